@@ -2,8 +2,10 @@
 # this folder. To use another Python: make PYTHON=python3.12 test
 
 PYTHON ?= python3
+# Whose notebook `make demo` executes: make FRAMEWORK=jax demo
+FRAMEWORK ?= tensorflow
 QUICKSTART := notebooks/00_quickstart.ipynb
-EXECUTED := build/00_quickstart.ipynb
+EXECUTED := build/quickstart.ipynb
 
 BIN := $(if $(filter Windows_NT,$(OS)),.venv/Scripts,.venv/bin)
 OLDEST := .venv-oldest/bin
@@ -45,7 +47,7 @@ TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 	tests/browser/test_classic.py
 # The virtual TPU for JAX, which needs a Python with JAX and without TensorFlow.
 JAX_TESTS := -m pytest -q -n 2 --dist loadfile -p no:cacheprovider -m "not thorough" tests/jax_tpu \
-	--nbval --nbval-current-env notebooks/09_jax_on_a_virtual_tpu.ipynb
+	--nbval-current-env notebooks/09_jax_on_a_virtual_tpu.ipynb
 # The puzzles show more figures of the compiler, and the newest JAX brings another compiler.
 JAX_PUZZLES := notebooks/puzzles/solutions/jax_puzzles.ipynb
 # The newest JAX needs Python 3.12, which may be on the path or one of pyenv's.
@@ -66,7 +68,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:
 
 help:
-	echo "make demo    execute the quickstart notebook on a virtual TPU"
+	echo "make demo    execute the quickstart notebook on a virtual TPU (FRAMEWORK=jax: JAX's, without TensorFlow)"
 	echo "make lab     open the notebooks in JupyterLab, on this machine only"
 	echo "make setup   make the virtual environment .venv with everything; other targets add what they need"
 	echo "make test    run the unit tests and notebooks, on the newest TensorFlow"
@@ -154,8 +156,8 @@ endef
 .venv-compiler/.done: pyproject.toml Makefile tests/compiler.txt
 	$(STAGE) ".venv-compiler: the TPU's own compiler"
 	$(call make_environment,.venv-compiler)
-	$(COMPILER)/python -c 'import sys; sys.exit(sys.version_info >= (3, 11))' && extras=test || extras=compiler,test; \
-	$(COMPILER)/python $(PIP_INSTALL) -c tests/compiler.txt -e ".[$$extras]" keras
+	$(COMPILER)/python -c 'import sys; sys.exit(sys.version_info >= (3, 11))' && extras=test || extras=jax,test; \
+	$(call patiently,$(COMPILER)/python $(PIP_INSTALL) -c tests/compiler.txt -e ".[$$extras]" keras)
 	touch $@
 
 .venv-jax-oldest/.done: pyproject.toml Makefile tests/jax_oldest.txt
@@ -187,11 +189,10 @@ endef
 	touch $@
 
 demo: export TF_ENABLE_ONEDNN_OPTS := 0
-demo: .venv/.demo
-	$(STAGE) "executing $(QUICKSTART) on a virtual TPU"
-	$(BIN)/tpunb run $(QUICKSTART) -o $(EXECUTED)
-	echo
-	echo "The executed notebook is $(CURDIR)/$(EXECUTED)"
+demo: $(if $(filter jax,$(FRAMEWORK)),.venv-compiler/.done,.venv/.demo)
+	$(STAGE) "executing the quickstart on a virtual TPU"
+	rm -f $(EXECUTED)
+	$(if $(filter jax,$(FRAMEWORK)),$(COMPILER),$(BIN))/tpunb demo --framework $(FRAMEWORK) -o $(EXECUTED)
 	echo "JupyterLab, with all notebooks: make lab"
 
 lab: .venv/.lab
@@ -216,17 +217,17 @@ test-newest: .venv/.gnn .venv-compiler/.done
 
 test-jax: .venv-compiler/.done
 	$(STAGE) "virtual TPU for JAX"
-	$(COMPILER)/python $(JAX_TESTS) $(JAX_PUZZLES) notebooks/11_dry_run.ipynb
+	$(COMPILER)/python $(JAX_TESTS) --nbval $(JAX_PUZZLES) notebooks/11_dry_run.ipynb
 
 test-jax-oldest: .venv-jax-oldest/.done .venv-compiler/.done
 	$(STAGE) "virtual TPU for JAX, oldest JAX"
-	$(JAX_OLDEST)/python $(JAX_TESTS) $(JAX_PUZZLES)
+	$(JAX_OLDEST)/python $(JAX_TESTS) --nbval $(JAX_PUZZLES)
 
-# This environment is also its own compiler, which fits the newest JAX.
+# This environment is also its own compiler, which fits the newest JAX. Its figures differ a little.
 test-jax-newest: export TPUNB_COMPILER_PYTHON = $(CURDIR)/$(JAX_NEWEST)/python
 test-jax-newest: .venv-jax-newest/.done
 	$(STAGE) "virtual TPU for JAX, newest JAX"
-	$(JAX_NEWEST)/python $(JAX_TESTS)
+	$(JAX_NEWEST)/python $(JAX_TESTS) --nbval-lax
 
 test-notebooks: .venv/.done .venv-compiler/.done
 	$(STAGE) "notebooks, outputs compared"

@@ -30,7 +30,7 @@ OTHER_DOORS = {
 """Addresses of files in this repository, each with the suffix of a page in Markdown there."""
 
 BADGES = {
-    "https://colab.research.google.com/github/tpunb/tpunb/blob/main/notebooks/00_quickstart.ipynb",
+    "https://colab.research.google.com/github/tpunb/tpunb/blob/main/notebooks/09_jax_on_a_virtual_tpu.ipynb",
     "https://mybinder.org/v2/gh/tpunb/tpunb/main?urlpath=lab/tree/notebooks/00_quickstart.ipynb",
 }
 
@@ -166,6 +166,7 @@ def test_links_on_the_package_index_lead_to_the_tag(on_index: str) -> None:
 
 def test_the_package_index_shows_no_word_about_clones(on_index: str) -> None:
     assert not re.search(r"clone|checkout|make demo|not on PyPI|git\+https|<!--", on_index)
+    assert 'pip install "tpunb[jax]"' in on_index
     assert 'pip install "tpunb[cpu,demo]"' in on_index
 
 

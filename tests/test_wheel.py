@@ -64,15 +64,16 @@ def example_files() -> set[str]:
     return {f"tpunb/example_files/{file}" for file in files}
 
 
-def test_the_demo_finds_the_quickstart(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["quickstart.ipynb", "jax_quickstart.ipynb"])
+def test_the_demo_finds_its_notebooks(name: str, wheel: Path, tmp_path: Path) -> None:
     unpack(wheel, tmp_path)
-    code = "from tpunb.cli.demo import _quickstart as path; print(path().read_bytes().hex())"
+    code = f"import tpunb; print(tpunb.examples.path({name!r}).read_bytes().hex())"
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     process = subprocess.run(
         command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=PATIENCE
     )
-    source = ROOT / "notebooks" / "00_quickstart.ipynb"
+    source = ROOT / "notebooks" / examples.FILES[name]
     assert bytes.fromhex(process.stdout.decode()) == source.read_bytes()
 
 

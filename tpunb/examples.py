@@ -15,6 +15,7 @@ __all__ = ["path"]
 
 FILES = {
     "quickstart.ipynb": "00_quickstart.ipynb",
+    "jax_quickstart.ipynb": "09_jax_on_a_virtual_tpu.ipynb",
     "digits_on_a_tpu.ipynb": "found/digits_on_a_tpu.ipynb",
     "recorded": "course/recorded",
     "puzzles": "puzzles/recorded",

@@ -6,6 +6,7 @@ change, run `cd tests && python -m pictures`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import struct
@@ -24,12 +25,13 @@ from test_curves import noise, trained, without_timer
 from test_replicas import distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, core, drawn
 
-from tpunb.compiler.program import TpuPrograms
+from tpunb.compiler.program import TpuProgram, TpuPrograms, load_program
 from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.draw import chip, collective
+from tpunb.tpu.types import accelerator
 from tpunb.training.history import History
 
 pytestmark = THOROUGH
@@ -124,6 +126,44 @@ def programs(host: Host, page: Any) -> Any:
     return root
 
 
+def step(host: Host, page: Any) -> Any:
+    """The upper half of a transformer's step on a mesh, which the TPU's own compiler compiled."""
+    program = load_program(Path(__file__).with_name("step.tpuprogram"))
+    assert isinstance(program, TpuProgram)
+    assert program.memory
+    assert program.time
+    upper = dataclasses.replace(
+        program,
+        memory=dataclasses.replace(program.memory, largest=()),
+        time=dataclasses.replace(program.time, by_operation=(), collectives=(), not_counted=()),
+        notes=(),
+        provenance=None,
+    )
+    host(lambda: ProgramsWidget(upper))
+    root = page.locator("[data-testid=tpunb-programs]")
+    expect(root).to_contain_text("Compiles and fits")
+    section = root.locator("details").filter(has_text="collectives send").first
+    rows = section.locator("table:has(thead), details")
+    rows.evaluate_all("found => found.forEach((each) => each.remove())")
+    return root
+
+
+def too_large(host: Host, page: Any) -> Any:
+    """Attention that does not fit, with the red bar at the red line."""
+    program = load_program(Path(__file__).with_name("attention.tpuprogram"))
+    assert isinstance(program, TpuProgram)
+    host(lambda: ProgramsWidget(dataclasses.replace(program, provenance=None)))
+    root = page.locator("[data-testid=tpunb-programs]")
+    expect(root).to_contain_text("Does not fit")
+    return root
+
+
+def pod(host: Host, page: Any) -> Any:
+    """The largest Pod of v5p."""
+    host(lambda: TopologyWidget(accelerator("v5p-17920")))
+    return drawn(page)
+
+
 def communication(host: Host, page: Any) -> Any:
     """A program whose cores send each other gradients and activations."""
     host(lambda: ProgramsWidget(made.COMMUNICATING))
@@ -166,6 +206,9 @@ SCENES: dict[str, Scene] = {
     "curves": curves,
     "curves-runs": curves_runs,
     "programs": programs,
+    "step": step,
+    "too-large": too_large,
+    "pod": pod,
     "communication": communication,
     "array": array,
     "tree-of-arrays": tree_of_arrays,

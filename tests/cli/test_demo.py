@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -30,13 +33,77 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A notebook that replaces the quickstart; all its packages are installed."""
     path = notebook(tmp_path / "small.ipynb", "import random, sys", "sys.executable")
-    monkeypatch.setattr(demo, "_quickstart", lambda: path)
+    monkeypatch.setattr(demo.examples, "path", lambda _: path)
     return path
 
 
-def test_the_checkout_has_the_quickstart() -> None:
-    titles = nbformat.read(demo._quickstart(), as_version=4).cells[0].source
-    assert titles.startswith("# TPUs in a notebook: quickstart")
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that makes these frameworks the installed ones."""
+
+    def installed(*frameworks: str) -> None:
+        for name in ("jax", "tensorflow", "keras"):
+            module = types.ModuleType(name)
+            module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+            is_there = name in frameworks or (name == "keras" and "tensorflow" in frameworks)
+            monkeypatch.setitem(sys.modules, name, module if is_there else None)
+
+    return installed
+
+
+JAX, TENSORFLOW = "jax_quickstart.ipynb", "quickstart.ipynb"
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "options", "notebook_name", "next_step"),
+    [
+        (["jax"], [], JAX, "%tpu_connect --simulate v5e-8 --framework jax"),
+        (["tensorflow"], [], TENSORFLOW, "%tpu_connect --simulate v5e-8"),
+        (["jax", "tensorflow"], [], TENSORFLOW, "%tpu_connect --simulate v5e-8"),
+        (["jax", "tensorflow"], ["--framework", "jax"], JAX, "--dry train.py"),
+    ],
+    ids=str,
+)
+def test_the_framework_that_is_installed_decides(
+    frameworks: list[str],
+    options: list[str],
+    notebook_name: str,
+    next_step: str,
+    install: Callable[..., None],
+    folder: Path,
+    quickstart: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    install(*frameworks)
+    asked: list[str] = []
+    monkeypatch.setattr(demo.examples, "path", lambda name: asked.append(name) or quickstart)
+    assert cli.main(["demo", *options]) == 0
+    assert asked == [notebook_name]
+    assert next_step in capsys.readouterr().out.partition("jupyter lab")[2]
+
+
+def test_without_a_framework_the_demo_names_both(
+    install: Callable[..., None], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install()
+    assert cli.main(["demo"]) == 2
+    error = capsys.readouterr().err
+    assert 'pip install "tpunb[jax]"' in error
+    assert 'pip install "tpunb[cpu,demo]"' in error
+
+
+def test_what_a_cell_displays_is_printed_below_it(
+    folder: Path, quickstart: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = {"text/plain": "step fits a v5e-8\n\nmore", "text/html": "<p>step fits</p>"}
+    show = f"from IPython.display import display\ndisplay({verdict}, raw=True)\n'plain text'"
+    notebook(quickstart, show, "print('printed')")
+    assert cli.main(["demo"]) == 0
+    first, shown, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("[1/2] from IPython")
+    assert shown.strip() == "step fits a v5e-8"
+    assert second.startswith("[2/2] print")
 
 
 def test_the_demo_runs_in_any_folder(
@@ -63,7 +130,7 @@ def test_the_demo_runs_in_any_folder(
     assert set(folder.iterdir()) == {*before, saved}
     assert (folder / "tpunb-quickstart.ipynb").read_text() == "mine"
     assert not any(outputs(quickstart))
-    first, _, result, opening = capsys.readouterr().out.splitlines()
+    first, _, result, opening, _ = capsys.readouterr().out.splitlines()
     assert first.startswith("[1/2] import random, sys ")
     assert result.endswith(f"saved as {saved}")
     assert opening.endswith(f'jupyter lab "{saved}"')
@@ -87,6 +154,9 @@ def test_without_the_compiler_its_cell_is_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     notebook(quickstart, "2 + 3", "%%tpu_compile --for v5e-8\nx + 1")
+    read = nbformat.read(quickstart, as_version=4)
+    read.cells[-1].metadata["tags"] = ["needs-compiler"]
+    nbformat.write(read, quickstart)
     monkeypatch.setenv(libtpu.PYTHON, "/nowhere/python")
     assert cli.main(["demo"]) == 0
     ran, left_out = outputs(folder / "tpunb-quickstart.ipynb")
@@ -101,7 +171,7 @@ def test_without_the_compiler_its_cell_is_left_out(
     [
         (["nbclient", "ipykernel"], 'nbclient, ipykernel.\nTry: pip install "tpunb[demo]"\n'),
         (["sklearn"], 'scikit-learn.\nTry: pip install "tpunb[demo]"\n'),
-        (["tensorflow"], 'tensorflow.\nTry: pip install "tpunb[cpu,demo]"\n'),
+        (["keras"], 'keras.\nTry: pip install "tpunb[cpu,demo]"\n'),
     ],
     ids=str,
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import pickle
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +182,63 @@ def test_large_arrays_are_not_saved(save: Callable[[Any], Any]) -> None:
         save(large())
 
 
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "a part": lambda part: part,
+    "its copy on another device": lambda part: jax.device_put(part, jax.devices()[3]),
+    "in the host's memory": lambda part: jax.device_put(
+        part, part.sharding.with_memory_kind("pinned_host")
+    ),
+}
+
+
+@pytest.mark.usefixtures("dry")
+@pytest.mark.parametrize("name", PARTS)
+def test_large_arrays_are_not_saved_in_parts(name: str) -> None:
+    """A checkpoint of several processes reads the parts, each of which is small."""
+    whole = jax.device_put(large(), along_rows())
+    part = PARTS[name](whole.addressable_shards[0].data)
+    with pytest.raises(RuntimeError, match=f"{NOT}.*no values"):
+        np.asarray(part)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert math.isnan(whole.sum().addressable_data(0))
+
+
+@pytest.mark.usefixtures("dry")
+def test_many_copied_arrays_take_little_memory() -> None:
+    copied = [jnp.asarray(np.ones(2**20, "f")) for _ in range(160)]
+    computed = list(map(is_computed, copied))
+    assert computed[0]
+    assert not computed[-1]
+    assert sum(computed) * 4 * MIB <= GIB / 2
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_orbax_saves_no_uncomputed_arrays(
+    is_imported: bool, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "orbax" / "checkpoint"
+    package.mkdir(parents=True)
+    (package / "checkpoint_manager.py").write_text(
+        "class CheckpointManager:\n    def save(self, step, args): return f'{step}: {args}'\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "orbax.checkpoint.checkpoint_manager"
+    for each in ("orbax", "orbax.checkpoint", name):
+        monkeypatch.delitem(sys.modules, each, raising=False)
+    if is_imported:
+        importlib.import_module(name)
+    connect(dry=True)
+    manager = importlib.import_module(name).CheckpointManager()
+    state = types.SimpleNamespace(tree={"w": [large()]})
+    with pytest.warns(TpuWarning, match="not saved"):
+        assert manager.save(1, args=state) is False
+    assert manager.save(2, args="all") == "2: all"
+    connect()
+    assert manager.save(3, args="all") == "3: all"
+
+
 @pytest.mark.usefixtures("dry")
 def test_computed_arrays_are_read_as_ever() -> None:
     with warnings.catch_warnings():
@@ -198,6 +258,20 @@ def test_donated_arrays_are_deleted() -> None:
     assert not is_computed(result[0])
     with pytest.raises(RuntimeError, match="deleted"):
         np.asarray(given)
+
+
+def test_arrays_that_share_parts_are_deleted_and_counted_alone(dry: Any) -> None:
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    start = jax.device_put(large(), along_rows())
+    given = [start + number for number in range(3)]
+    before = max(dry.memory_per_core())
+    made = step(given[0])
+    given[1].delete()
+    assert [array.is_deleted() for array in (*given, start, made)] == [True, True] + 3 * [False]
+    assert max(dry.memory_per_core()) == before - start.nbytes // 8
+    assert NOT in repr(step(given[2]))
+    with pytest.raises(RuntimeError, match="deleted"):
+        given[1] + 1
 
 
 @pytest.mark.usefixtures("dry")
@@ -342,12 +416,36 @@ def test_a_script_runs_dry(script: str, tmp_path: Path, capfd: Any) -> None:
     assert report["peak"] == step["peak"]
 
 
+TOO_LARGE = """\
+import jax, jax.numpy as jnp
+w = jax.jit(lambda: jnp.ones((24, 4096, 4096)))()
+x = jnp.ones((16384, 4096))
+
+def loss(w, x):
+    def layer(x, w):
+        return jnp.tanh(x @ w), None
+    return jax.lax.scan(layer, x, w)[0].mean()
+
+@jax.jit
+def step(w, x):
+    value, gradients = jax.value_and_grad(loss)(w, x)
+    return w - gradients, value
+
+w, value = step(w, x)
+"""
+
+
 @pytest.mark.usefixtures("libtpu")
-def test_a_script_that_does_not_fit(script: str, tmp_path: Path, capfd: Any) -> None:
-    code, report = run(tmp_path, script, "--width", "65536")
+def test_a_script_that_does_not_fit(tmp_path: Path, capfd: Any) -> None:
+    path = tmp_path / "large.py"
+    path.write_text(TOO_LARGE, encoding="utf-8")
+    code, report = run(tmp_path, str(path))
     assert code == 1
     assert report["verdict"] == "does-not-fit"
-    assert "It does not fit: <lambda> in train.py:8" in capfd.readouterr().out
+    captured = capfd.readouterr()
+    assert "It does not fit: step in large.py:15" in captured.out
+    fix = "jax.checkpoint wraps the body of jax.lax.scan at line 8"
+    assert all(fix in said for said in (captured.out, captured.err, report["calls"][-1]["refused"]))
 
 
 def test_a_script_without_a_judge(script: str, tmp_path: Path) -> None:

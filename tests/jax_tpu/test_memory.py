@@ -117,6 +117,16 @@ def test_names_are_sought_only_for_a_display(
 
 
 @pytest.mark.usefixtures("libtpu")
+def test_names_do_not_lead_through_objects_of_tpunb(connect: Connect) -> None:
+    connection = connect("v5e-1")
+    connection._private = {"kept": jnp.ones(8)}
+    held = {"weights": connection._private["kept"]}
+    array = connection._private["kept"]
+    assert device_memory.names_of([array], {"connection": connection}) == {}
+    names = device_memory.names_of([array], {"connection": connection, "held": held})
+    assert names == {id(array): "held['weights']"}
+
+
 def test_the_code_of_programs_counts_as_long_as_they_are_alive(connect: Connect) -> None:
     connection = connect("v5e-4", judge="wait")
     memory = memory_of(connection)

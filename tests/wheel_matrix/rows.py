@@ -9,7 +9,7 @@ Command = tuple[str, ...]
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
-WITHOUT_WHEEL = {("3.10", "compiler"): "libtpu", ("3.10", "cpu,compiler"): "libtpu"}
+WITHOUT_WHEEL = {("3.10", extra): "libtpu" for extra in ("jax", "compiler", "cpu,compiler")}
 """The packages without a wheel for a Python, by Python and extra. An installation has to say so."""
 
 
@@ -52,6 +52,7 @@ ROWS = (
     Row(),
     Row("cpu", commands=(_DOCTOR, _TENSORFLOW)),
     Row("cpu,demo", commands=(("tpunb", "demo"),)),
+    Row("jax", commands=(("tpunb", "demo"),)),
     Row("compiler", commands=(_DOCTOR, _JAX, *_JAX_PROGRAMS)),
     Row("cpu,compiler", commands=(_TENSORFLOW, _SVD_IN_TENSORFLOW, *_JAX_PROGRAMS)),
     Row("", "jax==0.7.2", _BESIDE_JAX),

@@ -1,8 +1,9 @@
-"""`tpunb demo`: execute the quickstart notebook on a virtual TPU."""
+"""`tpunb demo`: execute a framework's first notebook on a virtual TPU."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import os
 import sys
@@ -21,14 +22,48 @@ from tpunb.cli.execution import (
     prepare,
 )
 from tpunb.compiler import libtpu
+from tpunb.machine.framework import FRAMEWORKS, JAX, TENSORFLOW, installed_frameworks
 from tpunb.notebook.files import NotebookError, read_notebook
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Demo:
+    """A framework's first notebook.
+
+    Attributes:
+        example: The notebook, by its name in `tpunb.examples`.
+        packages: The framework's packages, by their modules.
+        extra: The extra of tpunb that has them.
+        next_step: What to type next, for a program of one's own.
+    """
+
+    example: str
+    packages: dict[str, str]
+    extra: str
+    next_step: str
+
+
+_DEMOS = {
+    JAX: _Demo(
+        "jax_quickstart.ipynb",
+        {"jax": "jax"},
+        "jax",
+        "Does your own script fit a TPU? tpunb run --tpu v5e-8 --dry train.py\n"
+        "In your own notebook: %load_ext tpunb, then %tpu_connect --simulate v5e-8 --framework jax",
+    ),
+    TENSORFLOW: _Demo(
+        "quickstart.ipynb",
+        {"tensorflow": "tensorflow", "keras": "keras"},
+        "cpu,demo",
+        "In your own notebook: %load_ext tpunb, then %tpu_connect --simulate v5e-8",
+    ),
+}
 _NAME = "tpunb-quickstart"
-_NEEDED = {**EXECUTING, "tensorflow": "tensorflow", "keras": "keras", "sklearn": "scikit-learn"}
+_NEEDED = {**EXECUTING, "sklearn": "scikit-learn"}
 _EPILOG = """\
 examples:
   tpunb demo
-  tpunb demo -o first.ipynb
+  tpunb demo --framework jax -o first.ipynb
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 a package is missing, or the notebook
 could not be executed or saved; 130 interrupted, 143 terminated (SIGTERM)
@@ -42,9 +77,14 @@ def add_to(commands: Any) -> None:
         "demo",
         _demo,
         help="execute the quickstart notebook on a virtual TPU",
-        description="Execute the quickstart notebook on a virtual TPU v3-8 and save it with its "
-        "outputs. It needs no TPU and no network.",
+        description="Execute the quickstart notebook of JAX or of TensorFlow on a virtual TPU, "
+        "print its verdicts, and save it with its outputs. It needs no TPU and no network.",
         epilog=_EPILOG,
+    )
+    demo.add_argument(
+        "--framework",
+        choices=FRAMEWORKS,
+        help="whose quickstart (default: the framework that is installed; TensorFlow if both are)",
     )
     demo.add_argument(
         "-o",
@@ -57,7 +97,8 @@ def add_to(commands: Any) -> None:
 
 
 def _demo(args: argparse.Namespace) -> None:
-    _require_packages()
+    demo = _DEMOS[args.framework or _installed_framework()]
+    _require_packages(demo)
     from tpunb.notebook.kernels.specs import own_kernel
 
     output: Path = args.output or _unused_file(Path.cwd())
@@ -65,24 +106,36 @@ def _demo(args: argparse.Namespace) -> None:
     if output.is_file() and not streamed:
         raise NotebookError(f"{output} already exists.", fix="Choose another file with -o.")
     prepare(output)
-    notebook = read_notebook(_quickstart())
+    notebook = read_notebook(examples.path(demo.example))
     if reason := libtpu.why_unavailable():
         _leave_out_compiling(notebook, str(reason))
     # Not in the user's folder: a random.py there would hide the standard module.
     with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as folder:
-        execute_and_save(notebook, output, Execution(Path(folder)), own_kernel())
+        execution = Execution(Path(folder), show_displays=True)
+        execute_and_save(notebook, output, execution, own_kernel())
     if not streamed:
         print(f"Open it in VS Code, or in JupyterLab: {_command_to_open(output)}")
+        print(demo.next_step)
 
 
-def _require_packages() -> None:
-    missing = missing_packages(_NEEDED)
+def _installed_framework() -> str:
+    installed = installed_frameworks()
+    if not installed:
+        raise NotebookError(
+            "The demo needs JAX or TensorFlow.",
+            fix=" or ".join(f'pip install "tpunb[{demo.extra}]"' for demo in _DEMOS.values()),
+        )
+    return TENSORFLOW if TENSORFLOW in installed else JAX
+
+
+def _require_packages(demo: _Demo) -> None:
+    missing = missing_packages({**_NEEDED, **demo.packages})
     if not missing:
         return
-    extras = "cpu,demo" if {"tensorflow", "keras"} & set(missing) else "demo"
+    extra = demo.extra if {*demo.packages} & {*missing} else "demo"
     raise NotebookError(
         f"The demo needs {', '.join(missing)}.",
-        fix=f'pip install "tpunb[{extras}]"',
+        fix=f'pip install "tpunb[{extra}]"',
     )
 
 
@@ -90,22 +143,18 @@ def _leave_out_compiling(notebook: Any, reason: str) -> None:
     """Make nbclient skip the cells that need the compiler, and give them the reason as output."""
     import nbformat
 
+    text = f"The demo left this cell out. {reason}\n"
     for cell in notebook.cells:
-        if cell.source.startswith("%%tpu_compile"):
-            cell.metadata.setdefault("tags", []).append("skip-execution")
-            text = f"The demo left this cell out. {reason}\n"
+        if "needs-compiler" in cell.metadata.get("tags", ()):
+            cell.metadata.tags.append("skip-execution")
             cell.update(outputs=[nbformat.v4.new_output("stream", text=text)], execution_count=None)
-            print(text, end="", file=sys.stderr)
+    print(f"The demo leaves out the cells that need the TPU's compiler. {reason}", file=sys.stderr)
 
 
 def _unused_file(folder: Path) -> Path:
     """Return the first default name that is unused in a folder."""
     names = (f"{_NAME}{'' if number == 1 else f'-{number}'}.ipynb" for number in itertools.count(1))
     return next(path for name in names if not os.path.lexists(path := folder / name))
-
-
-def _quickstart() -> Path:
-    return examples.path("quickstart.ipynb")
 
 
 def _command_to_open(notebook: Path) -> str:

@@ -46,6 +46,7 @@ class Execution:
         keep_going: Whether to execute the cells after a failed cell.
         keras: 2 to make `tf.keras` Keras 2.
         quiet: Whether to print only failures.
+        show_displays: Whether to print the beginning of what a cell displays.
         student: A student's notebook, which the executed notebook's checks grade.
     """
 
@@ -54,6 +55,7 @@ class Execution:
     keep_going: bool = False
     keras: int | None = None
     quiet: bool = False
+    show_displays: bool = False
     student: Path | None = None
 
 
@@ -81,7 +83,8 @@ def execute_and_save(
     if execution.keras is not None and not execution.quiet:
         print("tf.keras is Keras 2.", file=stream)
     line_stream = None if execution.quiet else stream
-    progress = Progress(notebook.cells, line_stream, execution.timeout)
+    shown = execution.show_displays
+    progress = Progress(notebook.cells, line_stream, execution.timeout, show_displays=shown)
     begin = time.monotonic()
     with StopSignals() as signals, kernel as name:
         try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from tpunb._util.units import counted
@@ -11,6 +12,7 @@ from tpunb.cli.command import OutputError, ReaderGone
 
 _WIDTH = 60
 _ERROR_LINES = 4
+_DISPLAY_LINES = 3
 _BY_CELL = "In the cell, line "
 _AGAIN = "\r\x1b[K"  # to the start of the line, and clear it
 
@@ -25,6 +27,7 @@ class Progress:
         cells: The notebook's cells.
         stream: Where to write, such as `sys.stdout`; None to write nothing.
         timeout: Seconds that a cell may take; 0 for no limit.
+        show_displays: Whether to write the beginning of what a cell displays below its line.
 
     Attributes:
         total: The number of cells to execute.
@@ -33,7 +36,14 @@ class Progress:
         lost: The error that ended the output; None while lines can be written.
     """
 
-    def __init__(self, cells: Sequence[Any], stream: TextIO | None, timeout: int = 0) -> None:
+    def __init__(
+        self,
+        cells: Sequence[Any],
+        stream: TextIO | None,
+        timeout: int = 0,
+        *,
+        show_displays: bool = False,
+    ) -> None:
         code = [i for i, cell in enumerate(cells) if cell.cell_type == "code"]
         to_run = [i for i in code if cells[i].source.strip()]
         self.total = len(to_run)
@@ -42,6 +52,7 @@ class Progress:
         self._numbers = {index: number for number, index in enumerate(to_run, 1)}
         self._stream = stream
         self._timeout = timeout
+        self._show_displays = show_displays
         self._live = stream is not None and stream.isatty()
         self._label = ""
         self._number = 0
@@ -79,6 +90,8 @@ class Progress:
             self._write(_AGAIN, control=True)
         self._write(f"{self._label} {seconds:6.1f} s{mark}\n")
         self._open = False
+        for line in _displayed(cell.outputs) if self._show_displays else ():
+            self._write(f"        {line}\n")
 
     @property
     def begun(self) -> bool:
@@ -144,6 +157,15 @@ class Progress:
             stream.flush()
         except OutputError as error:
             self.lost = error
+
+
+def _displayed(outputs: Sequence[Any]) -> Iterator[str]:
+    """Yield the first lines of each rich display."""
+    for output in outputs:
+        data = output.get("data", {})
+        if len(data) > 1:  # a form besides the text
+            lines = itertools.takewhile(str.strip, data.get("text/plain", "").splitlines())
+            yield from itertools.islice(lines, _DISPLAY_LINES)
 
 
 def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:

@@ -156,3 +156,28 @@ def compile_call(
             return dataclasses.replace(program, notes=notes)
 
         return for_each_type(kinds, lambda kind: function.on(kind, settings), with_fixes, with_note)
+
+
+def with_fixes(
+    program: TpuProgram,
+    kind: Target,
+    fn: Any,
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    timeout: float,
+) -> TpuProgram:
+    """Add to a program of JAX that does not fit which changes to its call fit, as `compile` does.
+
+    Args:
+        program: The program.
+        kind: The target that it was compiled for.
+        fn: The function.
+        args: The call's arguments.
+        named: The call's arguments by name.
+        timeout: The time limit in seconds.
+    """
+    with reporting(None) as say:
+        how = lowerer_for(fn, args, None, named)
+        settings = CompileOptions(timeout=timeout).settings(chooser(how.fn), 1, say)
+        batches = functools.partial(with_any_batch, how, kind, settings)
+        return with_what_fits(program, kind, settings, batches, jax_call=(how.fn, args))

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tpunb._util.logs import logger
 from tpunb._util.patching import attribute
 from tpunb._util.units import byte_count
 from tpunb.compiler import jax_batches, jax_functions
@@ -20,7 +21,6 @@ from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fits import Fit, takes
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
-from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library
 
 _TRIES = 3
@@ -105,7 +105,8 @@ def with_advice(
     settings = dataclasses.replace(settings, speed=False, details=False)
     try:
         found = _with_donation(fn, args, kind, settings, least=much * kind.cores)
-    except TpunbError:  # the time is over, and the program itself is known
+    except Exception as failure:  # the time is over, or the function cannot be called so
+        logger("compiler").debug("donation is not tried: %s", failure)
         return program
     if found is None or (memory := found[0].memory) is None:
         return program

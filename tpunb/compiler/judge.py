@@ -24,6 +24,7 @@ from tpunb._util.plain_values import record_from
 from tpunb._util.units import byte_count
 from tpunb.checks.jax_steps.findings import Findings
 from tpunb.compiler import kept_verdicts, libtpu, recorded_verdicts
+from tpunb.compiler.compile import with_fixes
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.jax_functions import prepared_module
@@ -36,6 +37,7 @@ from tpunb.errors.code_problems import innermost
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import Accelerator
+from tpunb.virtual.jax.jit_calls import present_jit
 from tpunb.virtual.jax.memory import LiveArray
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class Judge:
         recorded: A folder of recorded verdicts, or None for the folder that the environment names.
         namespace: The notebook's names.
         seconds: How long the compiler may take for a program.
+        fixes: Whether to compile changes to a call that does not fit, to say which of them fit.
 
     Attributes:
         findings: What the checks of a step find.
@@ -91,8 +94,9 @@ class Judge:
         recorded: Any = None,
         namespace: Mapping[str, Any] = MappingProxyType({}),
         seconds: float = 300.0,
+        fixes: bool = False,
     ) -> None:
-        self._seconds = seconds
+        self._seconds, self._fixes = seconds, fixes
         self._tpu, self._when, self._speed, self._recorded = tpu, when, speed, recorded
         self._verdicts: dict[str, _Verdict] = {}
         self._lock = threading.Lock()
@@ -135,7 +139,8 @@ class Judge:
         if self._when == "later":
             self._waiting.append((program.name, verdict))
             return Judgement(program.name, verdict)
-        return Judgement(program.name, verdict, beside)
+        fixed = functools.partial(self._fixed, devices) if self._fixes else None
+        return Judgement(program.name, verdict, beside, fixed)
 
     def take_new(self) -> list[TpuProgram]:
         """Return the programs that calls have waited for since the last call of this method."""
@@ -234,6 +239,13 @@ class Judge:
             return self._unknown(question, error.message)
         return dataclasses.replace(program, name=question.name)
 
+    def _fixed(self, devices: int, program: TpuProgram) -> TpuProgram:
+        """Return a program that does not fit with the changes to its call that fit."""
+        if (call := present_jit()) is None:
+            return program
+        with recorded_verdicts.recorded_in(self._recorded):
+            return with_fixes(program, Target(self._tpu, 1, devices), *call, self._seconds)
+
     def _unknown(self, question: _Question, why: str) -> TpuProgram:
         return TpuProgram(self._tpu.name, 1, question.devices, unknown=why, name=question.name)
 
@@ -246,7 +258,7 @@ _Verdict = Future[TpuProgram]
 """A program that the compiler judges, or has judged."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Judgement:
     """The verdict on a program that is compiled. See `tpunb.virtual.jax.virtual_tpu.Judgement`.
 
@@ -254,11 +266,14 @@ class Judgement:
         name: The function's name.
         verdict: The verdict; None if the program is not judged.
         beside: What leaves a program no room; None if calls do not wait for the verdict.
+        fixed: Returns a program that does not fit with what fits; None to leave that out.
     """
 
     name: str
     verdict: _Verdict | None = None
     beside: Callable[[int], str] | None = None
+    fixed: Callable[[TpuProgram], TpuProgram] | None = None
+    _known: TpuProgram | None = None
 
     def require(self) -> None:
         """Wait for the verdict, and raise the error with which JAX on a TPU ends a call."""
@@ -267,6 +282,8 @@ class Judgement:
             return
         error = sys.modules["jax"].errors.JaxRuntimeError
         if program.errors:
+            if self.fixed is not None:
+                program = self._known = self.fixed(program)
             problem = program.errors[0]
             kind = "RESOURCE_EXHAUSTED" if problem.code == "memory" else "INVALID_ARGUMENT"
             said = problem.message.strip()
@@ -284,7 +301,7 @@ class Judgement:
         """Return the program with its verdict; None if the verdict is not known."""
         if self.verdict is None or not (wait or self.verdict.done()):
             return None
-        return _awaited(self.verdict, self.name)
+        return self._known or _awaited(self.verdict, self.name)
 
 
 def _when_known(verdict: _Verdict, then: Callable[[TpuProgram], None]) -> None:

@@ -11,17 +11,24 @@ from tpunb.connection.tpu_connection import open_connections
 from tpunb.display.draw.dry_run import dry_run_json, dry_run_text
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
+from tpunb.virtual.jax.dry_record import Calls, DryRecord
+
+
+def dry_run_of(connection: Any) -> tuple[list[Calls], int, float] | None:
+    """Return what a connection's dry run has found, for `dry_run_text`; None without one."""
+    record: DryRecord | None = getattr(connection, "dry", None)
+    if record is None:
+        return None
+    limit = HARDWARE[accelerator(connection.tpu).family].usable_bytes
+    return record.calls, limit, record.seconds
 
 
 def dry_report() -> dict[str, Any] | None:
     """Return the report of the open connection's dry run, with its text; None without one."""
     connections: list[Any] = list(open_connections())
     for connection in connections:
-        if (record := getattr(connection, "dry", None)) is not None:
-            limit = HARDWARE[accelerator(connection.tpu).family].usable_bytes
-            found = record.calls, limit, record.seconds
-            report = {"tpu": connection.tpu, **dry_run_json(*found)}
-            return {**report, "text": dry_run_text(*found)}
+        if (found := dry_run_of(connection)) is not None:
+            return {"tpu": connection.tpu, **dry_run_json(*found), "text": dry_run_text(*found)}
     return None
 
 

@@ -77,6 +77,7 @@ class JaxConnection(JaxDevices):
             recorded=request.recorded,
             namespace=namespace,
             seconds=_SECONDS_WHEN_DRY if is_dry else _SECONDS,
+            fixes=is_dry,
         )
         self.dry: DryRecord | None = (before or DryRecord(cell_number)) if is_dry else None
         self._virtual = VirtualTpu(tpu, self.judge, namespace, self.dry)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import byte_count, counted, duration, number_text
 from tpunb.connection.connection import Connection
+from tpunb.connection.dry_report import dry_run_of
 from tpunb.machine.framework import installed_frameworks
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
@@ -99,17 +100,15 @@ def _jax_report(session: Session, connection: Any, failed: list[tuple[str, str]]
         ("jax", sys.modules["jax"].__version__),
         *failed,
     ]
-    return Report(f"Connection to {connection.phrase}", rows, _dry_run(connection, limit))
+    return Report(f"Connection to {connection.phrase}", rows, _dry_run(connection))
 
 
-def _dry_run(connection: Any, limit: int) -> tuple[str, str]:
+def _dry_run(connection: Any) -> tuple[str, str]:
     """Return the report of a dry run as text and as HTML; both are empty without one."""
-    record = getattr(connection, "dry", None)
-    if record is None:
+    if (found := dry_run_of(connection)) is None:
         return "", ""
     from tpunb.display.draw.dry_run import dry_run_html, dry_run_text
 
-    found = record.calls, limit, record.seconds
     return dry_run_text(*found), dry_run_html(*found)
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -61,6 +61,33 @@ class WatchedImport(MetaPathFinder):
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
         """Load a package by its loader's own function."""
         load(module)
+
+
+class _OneImport(WatchedImport):
+    """A finder that calls a function with a module when it is imported."""
+
+    def __init__(self, name: str, then: Callable[[types.ModuleType], None]) -> None:
+        super().__init__(name)
+        self._then = then
+
+    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
+        """Load the module, and call the function."""
+        load(module)
+        self._then(module)
+
+
+@contextlib.contextmanager
+def when_imported(names: Iterable[str], then: Callable[[types.ModuleType], None]) -> Iterator[None]:
+    """Call a function with modules: now, or when they are imported within a block."""
+    with contextlib.ExitStack() as undo:
+        for name in names:
+            if (module := sys.modules.get(name)) is not None:
+                then(module)
+            else:
+                finder = _OneImport(name, then)
+                sys.meta_path.insert(0, finder)
+                undo.callback(sys.meta_path.remove, finder)
+        yield
 
 
 class FirstImport(WatchedImport, contextlib.AbstractContextManager["FirstImport"]):

@@ -90,6 +90,7 @@ def dry_run_json(calls: Sequence[Calls], limit: int, seconds: float) -> dict[str
                 "beside": each.beside,
                 "peak": each.peak,
                 "verdict": _verdict(each),
+                "refused": each.refused,
                 "collectives": [str(one) for one in each.program.collectives]
                 if each.program
                 else [],

@@ -6,10 +6,9 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
-from tpunb._util.user_code import is_users_file
 from tpunb.tpu.compiled_program import Program
+from tpunb.virtual.jax.jit_calls import users_line
 
 _CALLS_LOOKED_AT = 3
 """After so many calls of a program in a line, the arrays beside it are as before."""
@@ -28,7 +27,7 @@ class Calls:
         count: The number of calls.
         computed: How many of them were computed.
         beside: The most bytes that other arrays took on a device of the program.
-        refused: Why a call ended with an error, in a sentence; empty if none did.
+        refused: Why a call ended with an error, and what to do; empty if none did.
     """
 
     file: str
@@ -105,19 +104,21 @@ class DryRecord:
         calls.count += 1
         calls.program = program or calls.program
         problems = () if program is None else program.errors
-        said = problems[0].reason if problems else next(iter(str(error).splitlines()), "")
-        calls.refused = said or type(error).__name__
+        said = f"{problems[0].reason} {problems[0].fix}" if problems else _first_line(error)
+        calls.refused = said.strip() or type(error).__name__
 
     def _of_this_line(self, name: str) -> Calls:
-        file, line = users_line()
+        file, line = present_line()
         key = (file, line, self._cell(), name)
         with self._lock:
             return self._calls.setdefault(key, Calls(*key))
 
 
-def users_line() -> tuple[str, int]:
-    """Return the file and the line of the user's code that runs."""
-    frame: Any = sys._getframe(1)
-    while frame.f_back is not None and not is_users_file(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def present_line() -> tuple[str, int]:
+    """Return the file and the line of the user's code that runs, or the name of its thread."""
+    line = users_line(sys._getframe(1))
+    return (threading.current_thread().name, 0) if line is None else (line.file, line.line)

@@ -18,6 +18,7 @@ from typing import Any
 from tpunb._util.patching import Replaced, attribute
 from tpunb._util.units import byte_count
 from tpunb.machine import resources
+from tpunb.virtual.jax.dry_checkpoints import leaving_out_checkpoints
 from tpunb.virtual.jax.lowering import plain_name
 from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.jax.uncomputed import LARGE, Uncomputed, uncomputed_arrays
@@ -121,6 +122,7 @@ class Execution:
         with contextlib.ExitStack() as undo:
             if self.uncomputed is not None:
                 undo.enter_context(attribute(self.uncomputed, "client", self._client))
+                undo.enter_context(leaving_out_checkpoints(self.uncomputed.has))
             undo.enter_context(Replaced(private(_EXECUTED), "__call__", self._execute))
             undo.enter_context(Replaced(private(_EXECUTABLE), "create_cpp_call", self._call_ahead))
             undo.enter_context(Replaced(*owner_of(_FAST), self._fast))
@@ -147,7 +149,9 @@ class Execution:
         program = self._program_of(executed)
         uncomputed, computed = self.uncomputed, True
         if uncomputed is not None:
-            computed = not any(map(uncomputed.has, args)) and self._is_computed(program)
+            computed = not any(map(uncomputed.has, args)) and self._is_computed(
+                program.results, program.needs
+            )
             assert self._note is not None
             self._note(executed, args, computed)
         if uncomputed is not None and not computed:
@@ -162,6 +166,10 @@ class Execution:
     def _left_out(self, results: list[Any], executed: Any, args: Sequence[Any]) -> list[Any]:
         """Return the results of a call as JAX does: references and donated arrays change."""
         kept = [arg for place, arg in enumerate(args) if place in executed.kept_var_idx]
+        kind = private("jax._src.array.ArrayImpl")
+        for arg in kept:
+            if isinstance(arg, kind):
+                arg._check_if_deleted()
         if (changed := executed.mut) is not None:
             kept += changed.in_mut
             into = list(zip(changed.out_mut, results, strict=True))
@@ -169,10 +177,10 @@ class Execution:
             for place, result in into:
                 if place is not None:
                     _REPLACE(kept[place])(result)
-        for place in self._donated(executed.xla_executable):
-            argument = kept[place - len(executed.ordered_effects)]
-            if isinstance(argument, private("jax._src.array.ArrayImpl")):
-                argument.delete()
+        tokens = len(executed.ordered_effects)
+        donated = (kept[place - tokens] for place in self._donated(executed.xla_executable))
+        assert self.uncomputed is not None
+        self.uncomputed.delete(arg for arg in donated if isinstance(arg, kind))
         return results
 
     def _program_of(self, executed: Any) -> _Program:
@@ -181,13 +189,18 @@ class Execution:
             program = self._programs[executed] = _Program(executed)
         return program
 
-    def _is_computed(self, program: _Program) -> bool:
-        """Return whether a dry run computes a call with computed arguments."""
-        if program.results >= LARGE or self._too_little(program.needs) is not None:
+    def _is_computed(self, results: int, needs: int) -> bool:
+        """Return whether a dry run computes a call with computed arguments, or copies an array.
+
+        Args:
+            results: The bytes of the results, on all devices together.
+            needs: The bytes of its results and temporaries.
+        """
+        if results >= LARGE or self._too_little(needs) is not None:
             return False
-        self._computed += program.results
+        self._computed += results
         if self._computed >= _TOGETHER:
-            self._computed = self._alive() + program.results
+            self._computed = self._alive() + results
         return self._computed < _TOGETHER
 
     def _alive(self) -> int:
@@ -231,9 +244,11 @@ class Execution:
         uncomputed = self.uncomputed
         if uncomputed is None:
             self._require_memory(size, "jax.device_put")
-        elif new and (size >= LARGE or any(map(uncomputed.has, new))):
+            return original(aval, sharding, xs, devices, *args, **named)
+        part = next(filter(uncomputed.has, new), None)
+        if part is not None or (new and not self._is_computed(size, size)):
             committed = args[0] if args else named.get("committed", True)
-            return uncomputed.make(aval, sharding, committed=committed)
+            return uncomputed.make(aval, sharding, committed=committed, of=part)
         return original(aval, sharding, xs, devices, *args, **named)
 
     def _require_memory(self, size: int, name: str) -> None:

@@ -6,9 +6,11 @@ import dataclasses
 import inspect
 import sys
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tpunb.errors.code_problems import SourceLine, is_library
+from tpunb.virtual.jax.private_names import private
 
 _CALL = "cache_miss"
 """JAX's function, in `jax/_src/pjit.py`, that each call of a `jax.jit` without a program runs."""
@@ -30,18 +32,8 @@ class JitCall:
 
 
 def present_jit_call() -> JitCall | None:
-    """Return the call of a `jax.jit` that runs now; None if it is not known.
-
-    No name of JAX has it. It is read from the frame of the call, by the names of its variables in
-    JAX 0.7 to 0.12.
-    """
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == _CALL and code.co_filename.endswith("pjit.py"):
-            break
-        frame = frame.f_back  # type: ignore[assignment]
-    else:
+    """Return the call of a `jax.jit` that runs now; None if it is not known."""
+    if (frame := _calling()) is None:
         return None
     known = frame.f_locals
     try:
@@ -49,7 +41,35 @@ def present_jit_call() -> JitCall | None:
         static = _static(known["fun"], known["jit_info"], known["args"], known["kwargs"])
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    return JitCall(function, static, _users_line(frame))
+    return JitCall(function, static, users_line(frame))
+
+
+def present_jit() -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
+    """Return the `jax.jit` of a user's function that is called now, and the call's arguments.
+
+    None if it is not known, or if the function is a library's, whose arguments are not the user's.
+    """
+    if (frame := _calling()) is None:
+        return None
+    known = frame.f_locals
+    code = getattr(inspect.unwrap(known["fun"]), "__code__", None)
+    if code is None or is_library(code.co_filename):
+        return None
+    jitted = private("jax._src.pjit._cpp_pjit")(known["fun"], known["jit_info"])
+    return jitted, known["args"], known["kwargs"]
+
+
+def _calling() -> Any:
+    """Return the frame of the call of a `jax.jit` that runs now; None if there is none.
+
+    No name of JAX has the call. It is read by the names of the variables in JAX 0.7 to 0.12.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == _CALL and frame.f_code.co_filename.endswith("pjit.py"):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def _static(function: Any, info: Any, args: Any, named: Any) -> dict[str, str]:
@@ -60,7 +80,8 @@ def _static(function: Any, info: Any, args: Any, named: Any) -> dict[str, str]:
     return {name: repr(value) for name, value in {**by_number, **by_name}.items()}
 
 
-def _users_line(frame: Any) -> SourceLine | None:
+def users_line(frame: Any) -> SourceLine | None:
+    """Return the line of the user's code that led to a frame; None if there is none."""
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else SourceLine(frame.f_code.co_filename, frame.f_lineno)

@@ -22,7 +22,7 @@ from tpunb._util.patching import Replaced
 from tpunb._util.units import byte_count, grouped
 from tpunb.errors import TpuWarning
 from tpunb.virtual.jax.private_names import private
-from tpunb.virtual.watched_import import WatchedImport
+from tpunb.virtual.watched_import import when_imported
 
 _PRIMITIVES = {
     "jax._src.pallas.pallas_call": "pallas_call_p",
@@ -57,27 +57,8 @@ def tracing_kernels(client: Any) -> Iterator[None]:
             if (operation := getattr(module, watched[module.__name__], None)) is not None:
                 undo.enter_context(Replaced(operation, "bind", trace))
 
-        for name in watched:
-            if (module := sys.modules.get(name)) is not None:
-                replace(module)
-            else:
-                finder = _PallasImport(name, replace)
-                sys.meta_path.insert(0, finder)
-                undo.callback(sys.meta_path.remove, finder)
+        undo.enter_context(when_imported(watched, replace))
         yield
-
-
-class _PallasImport(WatchedImport):
-    """A finder that calls a function with a module of Pallas when it is imported."""
-
-    def __init__(self, name: str, then: Callable[[types.ModuleType], None]) -> None:
-        super().__init__(name)
-        self._then = then
-
-    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
-        """Load Pallas, and call the function."""
-        load(module)
-        self._then(module)
 
 
 def _trace(client: Any, always: bool, original: Any, *args: Any, **options: Any) -> Any:

@@ -278,12 +278,13 @@ def names_of(arrays: Collection[Any], namespace: Mapping[str, Any]) -> dict[int,
             found[id(value)] = name
         elif isinstance(value, PerReplica):
             waiting.append((name, value.array))
-        elif not _is_of_python(value):
+        elif not _has_no_names(value):
             waiting.extend(unpack(name, value))
     return found
 
 
-def _is_of_python(value: Any) -> bool:
-    """Return whether a value has attributes of code and not of data."""
-    kinds = (type, type(sys), type(_is_of_python))
-    return isinstance(value, kinds) or type(value).__module__.partition(".")[0] in {"jax", "jaxlib"}
+def _has_no_names(value: Any) -> bool:
+    """Return whether a value is code, or an object of JAX or tpunb, whose parts are private."""
+    kinds = (type, type(sys), type(_has_no_names))
+    of = type(value).__module__.partition(".")[0]
+    return isinstance(value, kinds) or of in {"jax", "jaxlib", "tpunb"}

@@ -36,6 +36,7 @@ PRIVATE_NAMES = {
     "jax._src.lax.control_flow.conditionals.cond_p": "a branch, also on the platform",
     "jax._src.compiler.compile_or_get_cached": "compiles each program, once",
     "jax._src.pjit._pjit_call_impl_python": "calls a program that is not compiled yet",
+    "jax._src.pjit._cpp_pjit": "makes a jax.jit from its function and its options",
     "jax._src.pjit._get_fastpath_data": "lets calls do without Python",
     "jax._src.interpreters.pxla.ExecuteReplicated": "executes a program",
     "jax._src.interpreters.pxla.MeshExecutable": "makes the call of a program compiled ahead",
