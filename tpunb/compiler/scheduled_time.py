@@ -35,7 +35,7 @@ FORMS = {"v5e": _Form(0.9, 0.9, 0.25e-6), "v6e": _Form(0.86, 0.80, 0.3e-6)}
 
 _CYCLES = 0.95
 """The part of the clock, and of the peak of the matrix units."""
-_LEAST, _MOST = 1.1, 1.1
+_LEAST, _MOST = 1.08, 1.08
 """The factors by which the time may be shorter or longer."""
 
 _FLOPS = 2 * 8192 * 512 * 8192

@@ -53,6 +53,7 @@ class _Costs:
         self.all = [
             dataclasses.replace(cost, times=run.times) for run in runs.all for cost in self._of(run)
         ]
+        self.exposed = self._exposed(runs)
         self.links = [cost for cost in self.all if cost.kind == "collective"]
         self.others = [cost for cost in self.all if cost.kind != "collective"]
 
@@ -69,6 +70,23 @@ class _Costs:
             return
         schedule = self._schedules.get(instruction.name)
         yield cost_of(instruction, run.around, module, self._kernels, self._target, schedule)
+
+    def _exposed(self, runs: Runs) -> float:
+        """Return the seconds of copies that nothing hides: no work lies between start and end."""
+        seconds = {cost.instruction.name: cost.seconds / cost.times for cost in self.all}
+        hardware, exposed = self._target.hardware, 0.0
+        for run in runs.all:
+            start, steps = run.instruction, run.around.instructions
+            if not start.opcode.endswith("-start") or collective_of(start, self._module):
+                continue
+            begin = next(number for number, step in enumerate(steps) if step is start)
+            ends = (n for n, step in enumerate(steps) if start.name in step.operands)
+            between = steps[begin + 1 : next(ends, begin)]
+            if all(step.opcode != "while" for step in between):
+                copied = background_bytes(start, self._module) / hardware.hbm
+                hidden = sum(seconds.get(step.name, 0.0) for step in between)
+                exposed += run.times * max(copied / hardware.sustained_hbm - hidden, 0.0)
+        return exposed
 
 
 def step_time(
@@ -165,14 +183,15 @@ def _range(costs: _Costs, target: Target) -> tuple[float, float]:
     """Return the least and the most seconds.
 
     At least, collectives and copies in the background hide behind other work, unless the links or
-    HBM take longer. At most, they come after it.
+    HBM take longer, or nothing is computed between a copy's start and its end. At most, they come
+    after it.
     """
     hardware = target.hardware
     counted = (cost.times * cost.bytes for cost in costs.others if not cost.modelled)
     moved = sum(counted) + costs.background
     kinds = (costs.others, costs.links)
-    in_turn = (sum(cost.times * cost.least for cost in each) for each in kinds)
-    low = max(*in_turn, moved / hardware.hbm)
+    in_turn = [sum(cost.times * cost.least for cost in each) for each in kinds]
+    low = max(in_turn[0] + costs.exposed, in_turn[1], moved / hardware.hbm)
     high = sum(cost.times * cost.most for cost in costs.all)
     high += costs.background / hardware.hbm / hardware.sustained_hbm
     return max(low / _SPREAD, _LEAST), max(high * _SPREAD, _LEAST)
@@ -217,7 +236,7 @@ def _not_counted(costs: _Costs, runs: Runs, start: float) -> Iterator[str]:
     others = {
         cost.instruction.target or cost.instruction.opcode
         for cost in costs.others
-        if cost.instruction.cycles is None and not cost.modelled
+        if cost.instruction.cycles is None and not cost.modelled and cost.schedule is None
     }
     if others:
         names = ", ".join(sorted(others)[:6])
