@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,14 @@ from tpunb._util.units import byte_count, duration
 from tpunb.compiler.answers import Compiled
 from tpunb.compiler.collectives import collective_of
 from tpunb.compiler.costs import ON_SPARSE_CORES, Cost, background_bytes, cost_of, link_cost
-from tpunb.compiler.hlo import PRODUCTS, Module, multiplications, parts
+from tpunb.compiler.hlo import (
+    PRODUCTS,
+    Computation,
+    Instruction,
+    Module,
+    multiplications,
+    parts,
+)
 from tpunb.compiler.libtpu import Origins
 from tpunb.compiler.memory import share
 from tpunb.compiler.runs import Run, Runs
@@ -76,17 +84,27 @@ class _Costs:
         seconds = {cost.instruction.name: cost.seconds / cost.times for cost in self.all}
         hardware, exposed = self._target.hardware, 0.0
         for run in runs.all:
-            start, steps = run.instruction, run.around.instructions
+            start = run.instruction
             if not start.opcode.endswith("-start") or collective_of(start, self._module):
                 continue
-            begin = next(number for number, step in enumerate(steps) if step is start)
-            ends = (n for n, step in enumerate(steps) if start.name in step.operands)
-            between = steps[begin + 1 : next(ends, begin)]
+            between = _until_done(start, run.around)
             if all(step.opcode != "while" for step in between):
                 copied = background_bytes(start, self._module) / hardware.hbm
                 hidden = sum(seconds.get(step.name, 0.0) for step in between)
                 exposed += run.times * max(copied / hardware.sustained_hbm - hidden, 0.0)
         return exposed
+
+
+def _until_done(start: Instruction, around: Computation) -> list[Instruction]:
+    """Return the instructions between the start of work in the background and its end."""
+    between: list[Instruction] = []
+    name, steps = start.name, iter(around.instructions)
+    for step in itertools.dropwhile(lambda step: step is not start, steps):
+        if name in step.operands and step.opcode != "async-update":
+            break
+        name = step.name if name in step.operands else name
+        between.append(step)
+    return between[1:]
 
 
 def step_time(
