@@ -61,7 +61,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
+.PHONY: help setup demo lab test test-tensorflow test-notebooks test-thorough test-oldest test-tpu-wheel \
 	test-jax test-jax-oldest test-jax-newest test-next test-elsewhere \
 	tensorflow-tests jax-tests check site dist test-wheels bench clean
 .SILENT:
@@ -201,21 +201,23 @@ lab: .venv/.lab
 		--LabApp.default_url=/lab/tree/$(QUICKSTART) \
 		$$(test "$$(id -u)" -ne 0 || echo --allow-root)
 
-test: test-newest test-jax
+test: test-jax test-tensorflow
 
-test-newest test-notebooks test-thorough test-oldest test-tpu-wheel test-next test-elsewhere: export TF_ENABLE_ONEDNN_OPTS := 0
+test-tensorflow test-notebooks test-thorough test-oldest test-tpu-wheel test-next test-elsewhere: export TF_ENABLE_ONEDNN_OPTS := 0
 
 # Empty if the compiler has no wheels for this machine.
-test-newest test-notebooks test-thorough test-jax test-jax-oldest bench: export TPUNB_COMPILER_PYTHON = \
+test-tensorflow test-notebooks test-thorough test-jax test-jax-oldest bench: export TPUNB_COMPILER_PYTHON = \
 	$(shell test -d .venv-compiler/lib/*/site-packages/libtpu && echo $(CURDIR)/$(COMPILER)/python)
 
-test-newest: .venv/.gnn .venv-compiler/.done
-	$(STAGE) "unit tests without TensorFlow"
-	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow and not thorough"
+# TensorFlow's wing: the tests of the core that need no framework belong to `test-jax`.
+test-tensorflow: .venv/.gnn .venv-compiler/.done
 	$(STAGE) "unit tests and notebooks, outputs compared, newest TensorFlow"
 	$(BIN)/python $(UNIT_TESTS) -m "tensorflow and not thorough" tests $(NOTEBOOK_TESTS)
 
-test-jax: .venv-compiler/.done
+# The core, in a process that fails if TensorFlow is imported, and JAX's wing in a Python without it.
+test-jax: .venv/.gnn .venv-compiler/.done
+	$(STAGE) "unit tests without TensorFlow"
+	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow and not thorough"
 	$(STAGE) "virtual TPU for JAX"
 	$(COMPILER)/python $(JAX_TESTS) --nbval $(JAX_PUZZLES) notebooks/11_dry_run.ipynb
 

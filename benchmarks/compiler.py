@@ -32,8 +32,8 @@ def main() -> None:
 def _rooflines() -> dict[str, list[float]]:
     """Return the range for single operations, and the least time that the hardware allows."""
     from tpunb import connect
-    from tpunb.compiler.costs import link_seconds
-    from tpunb.compiler.topologies import target
+    from tpunb.compiler.ask.topologies import target
+    from tpunb.compiler.read.costs import link_seconds
 
     connection = connect(simulate=_TPU)
     import tensorflow as tf

@@ -153,7 +153,7 @@ def _kept() -> list[float]:
     import jax.numpy as jnp
 
     import tpunb
-    from tpunb.compiler.judge import Judge
+    from tpunb.jax.compiler.judge import Judge
 
     times: list[float] = []
     find = Judge._verdict_on

@@ -65,8 +65,8 @@ def main() -> None:
 def steps() -> None:
     """Print the time of training steps on 8 cores with other constants."""
     from benchmarks.training import training_step
+    from tpunb.tensorflow.virtual.replicate import joining
     from tpunb.virtual import VirtualTPUStrategy
-    from tpunb.virtual.tensorflow.replicate import joining
 
     for model in ("mlp", "cnn", "lstm"):
         calls = {}

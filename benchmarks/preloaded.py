@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow
+from tpunb.machine.import_tensorflow import import_tensorflow
 
 import_tensorflow()
 

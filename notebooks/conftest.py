@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 
 WITH_COMPILER = (
     "07_will_it_fit.ipynb",

@@ -22,7 +22,8 @@ from interface import commands, exit_codes, magics, options, pytest_options, usa
 
 import tpunb
 from tpunb.cells import kept_checkpoints
-from tpunb.compiler import fit_report, program_files, verdict_files
+from tpunb.compiler import fit_report, program_files
+from tpunb.compiler.ask import verdict_files
 from tpunb.compiler.program import TpuProgram
 from tpunb.training.input_speed import InputSpeed
 from tpunb.training.profile import Profile

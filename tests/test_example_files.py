@@ -8,7 +8,7 @@ import pytest
 
 import tpunb
 from tpunb import examples
-from tpunb.compiler import recorded_verdicts
+from tpunb.compiler.ask import recorded_verdicts
 
 
 @pytest.mark.parametrize("name", examples.FILES)

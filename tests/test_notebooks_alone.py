@@ -22,7 +22,7 @@ from support.patience import PATIENCE
 from support.tiers import THOROUGH
 from support.wheel import build_wheel, unpack
 
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 conftest = loaded(NOTEBOOKS / "conftest.py")

@@ -19,7 +19,7 @@ from nbclient import NotebookClient
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
 
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"

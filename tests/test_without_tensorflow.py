@@ -13,7 +13,7 @@ import tpunb
 from tpunb import virtual
 from tpunb.errors import ConnectError, TensorFlowMissingError
 from tpunb.errors.jax_in_cells import FOR_JAX
-from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
+from tpunb.machine.import_tensorflow import require_tensorflow
 
 PROGRAM = """
 import importlib.abc, json, sys, warnings
@@ -141,7 +141,9 @@ except ImportError as error:
 
 
 def test_what_cells_of_jax_share_needs_no_tensorflow() -> None:
-    code = "import sys\nsys.modules['tensorflow'] = None\nimport tpunb.cells.undefined_names"
+    code = (
+        "import sys\nsys.modules['tensorflow'] = None\nimport tpunb.cells.reading.undefined_names"
+    )
     run = run_code(code, TPUNB_TPU="")
     assert run.returncode == 0, run.stderr
 

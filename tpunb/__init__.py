@@ -17,19 +17,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tpunb.connection.cell_runners import ChecksCells, RunsCells, register_cell_runners
-from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
-from tpunb.virtual.jax.judged import Connect, register_jax_connector
-from tpunb.virtual.tensorflow.data_watch import register_data_watch
 
 if TYPE_CHECKING:
-    from tpunb.cells.pipeline_speed import input_speed
-    from tpunb.cells.profiling import profile
-    from tpunb.compiler.batch_sizes import largest_batch
-    from tpunb.compiler.check import check
     from tpunb.compiler.comparing import compare
     from tpunb.compiler.compile import compile
+    from tpunb.compiler.fit.batch_sizes import largest_batch
     from tpunb.compiler.program import load_program
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.doctor import doctor
@@ -38,6 +31,9 @@ if TYPE_CHECKING:
     from tpunb.errors.explain import explain
     from tpunb.keras import LiveCurves
     from tpunb.notebook.displays import show
+    from tpunb.tensorflow.cells.pipeline.speed import input_speed
+    from tpunb.tensorflow.cells.profiling import profile
+    from tpunb.tensorflow.compiler.check import check
     from tpunb.tpu.types import accelerator
     from tpunb.training.history import History
     from tpunb.verification.run import verify
@@ -69,24 +65,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "History": "training.history",
-    "LiveCurves": "keras",
-    "TPUStrategy": "connection.connect",
-    "TpunbError": "errors",
-    "accelerator": "tpu.types",
-    "check": "compiler.check",
-    "compare": "compiler.comparing",
-    "compile": "compiler.compile",
-    "connect": "connection.connect",
-    "doctor": "connection.doctor",
-    "explain": "errors.explain",
-    "input_speed": "cells.pipeline_speed",
-    "largest_batch": "compiler.batch_sizes",
-    "load_program": "compiler.program",
-    "profile": "cells.profiling",
-    "show": "notebook.displays",
-    "track": "display.tracked_loop",
-    "verify": "verification.run",
+    "History": "tpunb.training.history",
+    "LiveCurves": "tpunb.keras",
+    "TPUStrategy": "tpunb.connection.connect",
+    "TpunbError": "tpunb.errors",
+    "accelerator": "tpunb.tpu.types",
+    "check": "tpunb.tensorflow.compiler.check",
+    "compare": "tpunb.compiler.comparing",
+    "compile": "tpunb.compiler.compile",
+    "connect": "tpunb.connection.connect",
+    "doctor": "tpunb.connection.doctor",
+    "explain": "tpunb.errors.explain",
+    "input_speed": "tpunb.tensorflow.cells.pipeline.speed",
+    "largest_batch": "tpunb.compiler.fit.batch_sizes",
+    "load_program": "tpunb.compiler.program",
+    "profile": "tpunb.tensorflow.cells.profiling",
+    "show": "tpunb.notebook.displays",
+    "track": "tpunb.display.tracked_loop",
+    "verify": "tpunb.verification.run",
 }
 
 _PUBLIC_MODULES = (
@@ -109,14 +105,14 @@ def __getattr__(name: str) -> Any:
     from tpunb._util.import_statement import runs_for_import
     from tpunb.errors import ConnectError, TensorFlowMissingError
     from tpunb.errors.jax_in_cells import FOR_JAX
-    from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
+    from tpunb.machine.import_tensorflow import needing_tensorflow
 
     error = ConnectError if runs_for_import() else TensorFlowMissingError
     door = f"tpunb.{name}"
     with needing_tensorflow(door if door in FOR_JAX else "", error=error):
         if name in _PUBLIC_MODULES:
             return _public_module(name)
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def _public_module(name: str) -> Any:
@@ -126,48 +122,6 @@ def _public_module(name: str) -> Any:
         if missing.name != "pytest":
             raise
         raise AttributeError(f"tpunb.{name} needs pytest, which is not installed") from missing
-
-
-def _program_display() -> ProgramDisplay:
-    from tpunb.display import compiled_programs
-
-    return compiled_programs
-
-
-register_program_display(_program_display)
-
-
-def _cell_runner(strategy: Any) -> ChecksCells:
-    from tpunb.cells.runner import CellRunner
-
-    return CellRunner(strategy)
-
-
-def _jax_cell_runner(devices: Any) -> RunsCells:
-    from tpunb.cells.jax.runner import CellRunner
-
-    return CellRunner(devices)
-
-
-register_cell_runners(_cell_runner, _jax_cell_runner)
-
-
-def _jax_connector(tpu: str, **options: Any) -> Connect:
-    from tpunb.connection.connect import connector
-
-    return connector(simulate=tpu, framework="jax", **options)
-
-
-register_jax_connector(_jax_connector)
-
-
-def _data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
-    from tpunb.checks.fit_notes import data_arrives
-
-    data_arrives(replicas, dataset, distributed)
-
-
-register_data_watch(_data_arrives)
 
 
 def __dir__() -> list[str]:

@@ -186,7 +186,7 @@ def tpu_compiler() -> Callable[..., Any]:
 
     Skips the test, with the reason, if the compiler is missing and no recorded verdicts replace it.
     """
-    from tpunb.compiler import libtpu
+    from tpunb.compiler.ask import libtpu
     from tpunb.compiler.compile import compile as compile_for_tpus
     from tpunb.errors import TpunbError
 

@@ -93,7 +93,7 @@ def select_a_core(page: Any) -> None:
 def run_again(opened: Book, page: Any, number: int) -> None:
     """Run a cell again: its new display takes the place and the settings of the old display."""
     display = widget(page, "replicas")
-    display.get_by_role("button", name="Table").click()
+    display.get_by_label("as", exact=True).select_option("table")
     expect(display).to_have_attribute("data-view", "table")
     opened.run_cell(number)
     expect(display).to_have_count(1)

@@ -122,7 +122,7 @@ def test_results_of_functions_are_shown(page: Any, tmp_path: Path, screenshot: A
             expect(widget.last).to_be_visible()
         values = page.locator('[data-testid="tpunb-replicas"]')
         expect(values).not_to_contain_text("28")
-        values.get_by_text("Sum", exact=True).click()
+        values.get_by_label("Show", exact=True).select_option("sum")
         expect(values).to_contain_text("28")
         expect(page.get_by_text("Known error 9").first).to_be_visible()
         screenshot()

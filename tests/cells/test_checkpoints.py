@@ -16,11 +16,11 @@ from support.interrupts import press
 from support.tiers import thorough
 
 from tpunb._util.interrupts import Stopped
-from tpunb.cells import checkpoints
-from tpunb.cells.cell_variables import owners_of, plain_variable
 from tpunb.cells.settings import RunSettings
-from tpunb.cells.steps import Steps
 from tpunb.errors import CellError, TpuWarning
+from tpunb.tensorflow.cells import checkpoints
+from tpunb.tensorflow.cells.cell_variables import owners_of, plain_variable
+from tpunb.tensorflow.cells.steps import Steps
 from tpunb.training.checkpoint_settings import CheckpointSettings
 
 TRAIN = """

@@ -17,7 +17,7 @@ import pytest
 from tpunb._util import user_code
 from tpunb._util.code_names import mentions
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
-from tpunb.cells.dependencies import Dependencies
+from tpunb.cells.reading.dependencies import Dependencies
 
 CFG = """
     import dataclasses, enum, functools

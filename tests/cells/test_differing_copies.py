@@ -13,8 +13,8 @@ import tensorflow as tf
 from support.tiers import thorough
 
 import tpunb
-from tpunb.cells.cell_variables import plain_variable
 from tpunb.errors import TpuWarning
+from tpunb.tensorflow.cells.cell_variables import plain_variable
 
 LOCAL = "local = tf.cast(replica_id, tf.float32)\n"
 SYNCHRONIZATION, AGGREGATION = tf.VariableSynchronization, tf.VariableAggregation

@@ -15,8 +15,8 @@ from support.cells import Notebook
 from support.tiers import thorough
 from tensorflow.python.eager import context
 
+from tpunb.cells.reading.source import cell_filename
 from tpunb.cells.recent_cells import RecentCells
-from tpunb.cells.source import cell_filename
 
 pytestmark = pytest.mark.usefixtures("quick_collections")
 
@@ -26,7 +26,7 @@ KEPT = 3
 @pytest.fixture(params=["virtual", *thorough(["one"])])
 def book(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """A notebook that keeps a few traced cells."""
-    monkeypatch.setattr("tpunb.cells.trace_cache._MOST_TRACED", KEPT)
+    monkeypatch.setattr("tpunb.tensorflow.cells.trace_cache._MOST_TRACED", KEPT)
     monkeypatch.setattr("tpunb.cells.recent_cells._MOST_RECENT", KEPT)
     book = Notebook(request.param)
     with book.strategy.scope():

@@ -22,7 +22,7 @@ def connection() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpunb.cells.recent_cells.parse_cell", None)
-    monkeypatch.setattr("tpunb.cells.traced_cell.compile_function", None)
+    monkeypatch.setattr("tpunb.tensorflow.cells.traced_cell.compile_function", None)
 
 
 def data(count: int = 6) -> Any:

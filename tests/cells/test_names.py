@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpunb.cells.names import Names, analyse
+from tpunb.cells.reading.names import Names, analyse
 
 
 def names_of(text: str) -> Names:

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpunb.cells import pipeline_changes, pipeline_reading
-from tpunb.cells import pipeline_speed as measuring
-from tpunb.cells.pipeline_changes import changes
-from tpunb.cells.pipeline_reading import Measured, read, repeated, size_of
-from tpunb.cells.pipeline_speed import MeasuringStopped, input_speed, needs
-from tpunb.checks.input_pipeline import Pipeline
 from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
 from tpunb.errors import CellError
 from tpunb.machine.resources import Memory
+from tpunb.tensorflow.cells.pipeline import changes as pipeline_changes
+from tpunb.tensorflow.cells.pipeline import reading as pipeline_reading
+from tpunb.tensorflow.cells.pipeline import speed as measuring
+from tpunb.tensorflow.cells.pipeline.changes import changes
+from tpunb.tensorflow.cells.pipeline.reading import Measured, read, repeated, size_of
+from tpunb.tensorflow.cells.pipeline.speed import MeasuringStopped, input_speed, needs
+from tpunb.tensorflow.checks.input_pipeline import Pipeline
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.training.input_speed import Change, InputSpeed, Stage, latest_input_speed
 

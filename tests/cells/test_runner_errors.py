@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cells import Notebook
 
-from tpunb.cells.source import cell_filename
-from tpunb.cells.undefined_names import CellNameError
+from tpunb.cells.reading.source import cell_filename
+from tpunb.cells.reading.undefined_names import CellNameError
 from tpunb.errors import CellError
 
 
@@ -220,7 +220,7 @@ def test_replaced_objects_are_freed(single: Notebook) -> None:
 def test_the_number_of_kept_programs_is_limited(
     single: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpunb.cells.trace_cache._MOST_TRACED", 2)
+    monkeypatch.setattr("tpunb.tensorflow.cells.trace_cache._MOST_TRACED", 2)
     for text in ("1", "2", "3"):
         single.cell(text)
     assert not single.cell("3").traced
@@ -277,7 +277,7 @@ def test_the_second_run_uses_the_fast_path(
 ) -> None:
     single.plain("x = tf.ones([2])\nrate = 0.1\nk = 2\ndef f(v): return v * k")
     single.cell("y = f(x) * rate")
-    monkeypatch.setattr("tpunb.cells.trace_cache.why_new_trace", None)
-    monkeypatch.setattr("tpunb.cells.trace_cache.capture", None)
+    monkeypatch.setattr("tpunb.tensorflow.cells.trace_cache.why_new_trace", None)
+    monkeypatch.setattr("tpunb.tensorflow.cells.trace_cache.capture", None)
     single.names["x"] = tf.zeros([2])
     assert single.cell("y = f(x) * rate").assigned["y"].numpy().tolist() == [0.0, 0.0]

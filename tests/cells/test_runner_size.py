@@ -12,9 +12,9 @@ import pytest
 from support.tiers import thorough
 
 import tpunb.cells
-from tpunb.cells.replica_function import function_text
-from tpunb.cells.source import parse_cell
+from tpunb.cells.reading.source import parse_cell
 from tpunb.errors import CellError
+from tpunb.tensorflow.cells.replica_function import function_text
 
 OURS = str(Path(tpunb.cells.__file__).parent)
 CELLS = {
@@ -61,7 +61,7 @@ def test_reading_a_cell(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["assignments", *thorough(["conditions that bind"])])
 def test_tracing_a_cell(tf: Any, kind: str) -> None:
-    from tpunb.cells.runner import CellRunner
+    from tpunb.tensorflow.cells.runner import CellRunner
 
     runner = CellRunner(tf.distribute.OneDeviceStrategy("CPU:0"))
     names = {"tf": tf, "x": tf.constant(1.0), "flag": True, "__name__": "__main__"}

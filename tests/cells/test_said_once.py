@@ -134,7 +134,7 @@ def test_arrays_changed_in_place(kind: str) -> None:
 
 
 def test_arrays_too_large_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.cells.dependencies._MOST_COMPARED", 100_000)
+    monkeypatch.setattr("tpunb.cells.reading.dependencies._MOST_COMPARED", 100_000)
     book = Notebook("one")
     book.names["data"] = np.arange(40_000.0)
     book.plain("def f(): return tf.constant(data[::1000])")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tpunb.cells.settings import RunSettings
-from tpunb.connection.connection import Connection
+from tpunb.tensorflow.connection.connection import Connection
 
 
 def test_lists_and_none_become_tuples_and_dicts() -> None:

@@ -13,11 +13,11 @@ from counterparts.children import output_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpunb.cells.names import analyse
-from tpunb.cells.replica_function import compile_function, function_text
-from tpunb.cells.source import parse_cell
-from tpunb.cells.source_texts import shown_as
+from tpunb.cells.reading.names import analyse
+from tpunb.cells.reading.source import parse_cell
+from tpunb.cells.reading.source_texts import shown_as
 from tpunb.errors import CellError
+from tpunb.tensorflow.cells.replica_function import compile_function, function_text
 
 
 @pytest.mark.parametrize(
@@ -247,5 +247,5 @@ def test_the_name_reserved_by_autograph(text: str) -> None:
 
 
 def test_importing_the_package_does_not_import_tensorflow() -> None:
-    code = "import sys, tpunb.cells, tpunb.cells.source; assert 'tensorflow' not in sys.modules"
+    code = "import sys, tpunb.cells, tpunb.cells.reading.source; assert 'tensorflow' not in sys.modules"
     assert output_of(code) == ""

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from support.cells import Notebook
 
-from tpunb.cells.runner import CellRunner
 from tpunb.errors import CellError
+from tpunb.tensorflow.cells.runner import CellRunner
 
 FUNCTIONS = {
     "function": ("def f(): return scale * 2", "f()"),

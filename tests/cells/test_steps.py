@@ -14,8 +14,8 @@ from support.tiers import thorough
 
 import tpunb
 from tpunb.cells.steps_per_loop import StepsPerLoop
-from tpunb.connection.connection import Connection
 from tpunb.errors import CellError, TpuWarning
+from tpunb.tensorflow.connection.connection import Connection
 
 STEP = """
 images, labels = batch

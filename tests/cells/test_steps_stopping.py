@@ -15,9 +15,9 @@ from support.interrupts import When, counts, press
 
 import tpunb
 from tpunb._util.interrupts import Stopped
-from tpunb.connection.connection import Connection
 from tpunb.errors import CellError
-from tpunb.virtual.tensorflow import stoppable
+from tpunb.tensorflow.connection.connection import Connection
+from tpunb.tensorflow.virtual.runtime import stoppable
 
 LOOP = """
 for _ in tf.range(rounds):

@@ -190,8 +190,8 @@ def test_many_steps_check_dependencies_once(
     book: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = []
-    change = "tpunb.cells.dependencies.Dependencies.change"
-    real = __import__("tpunb.cells.dependencies", fromlist=["_"]).Dependencies.change
+    change = "tpunb.cells.reading.dependencies.Dependencies.change"
+    real = __import__("tpunb.cells.reading.dependencies", fromlist=["_"]).Dependencies.change
     monkeypatch.setattr(change, lambda self: checks.append(1) or real(self))
     for rate in (2.0, 3.0):
         book.plain(f"edited.LR = {rate}\nx = tf.constant([1.0, 2.0])")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tpunb.cells.cell_errors import essence, first_line, show_shortly, syntax_error
+from tpunb.cells.reading.cell_errors import essence, first_line, show_shortly, syntax_error
 from tpunb.errors import CellError
 
 

@@ -12,7 +12,7 @@ from support.bfloat16 import bf, whole_numbers
 from support.strategies import copies, each, strategy_of
 
 import tpunb
-from tpunb.checks.compare import CompareError, Comparison, Difference
+from tpunb.tensorflow.checks.compare import CompareError, Comparison, Difference
 
 X, W = whole_numbers(4, 16, seed=1), whole_numbers(16, 8, seed=2)
 MOVED = float(np.abs(X @ W - bf(X) @ bf(W)).max())

@@ -14,7 +14,7 @@ from support.strategies import strategy_of
 from support.tiers import thorough_except
 
 import tpunb
-from tpunb.virtual.tensorflow.replicate.without_chance import Examples
+from tpunb.tensorflow.virtual.replicate.without_chance import Examples
 
 EIGHT = 8
 

@@ -15,10 +15,14 @@ from support.strategies import each, strategy_of
 from support.tiers import thorough, thorough_except
 
 import tpunb
-from tpunb.checks import trial_run
-from tpunb.checks.compare import CompareError
-from tpunb.checks.replica_comparison import GradientScale, ReplicaComparison, UndividedLossError
 from tpunb.errors.code_problems import SourceLine
+from tpunb.tensorflow.checks import trial_run
+from tpunb.tensorflow.checks.compare import CompareError
+from tpunb.tensorflow.checks.replica_comparison import (
+    GradientScale,
+    ReplicaComparison,
+    UndividedLossError,
+)
 
 EIGHT = 8
 ALWAYS = {"adam", "divided_by_a_python_number"}

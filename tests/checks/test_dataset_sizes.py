@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpunb.checks.dataset_sizes import batch_of, batch_sizes, with_batches
-from tpunb.checks.empty_shares import empty_share
+from tpunb.tensorflow.checks.dataset_sizes import batch_of, batch_sizes, with_batches
+from tpunb.tensorflow.checks.empty_shares import empty_share
 
 
 def rows() -> Any:

@@ -16,12 +16,12 @@ import tensorflow as tf
 from support.tiers import thorough, thorough_except
 
 import tpunb
-from tpunb.cells.batches import Batches
-from tpunb.checks import empty_shares, fit_notes
 from tpunb.display.widgets import frontend
 from tpunb.errors import TpuWarning
-from tpunb.virtual.tensorflow import keras_internals
-from tpunb.virtual.tensorflow.stoppable import StoppableCalls
+from tpunb.machine import keras_internals
+from tpunb.tensorflow.cells.batches import Batches
+from tpunb.tensorflow.checks import empty_shares, fit_notes
+from tpunb.tensorflow.virtual.runtime.stoppable import StoppableCalls
 
 tf_keras = pytest.importorskip("tf_keras")
 pytestmark = [

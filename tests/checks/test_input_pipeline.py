@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpunb.checks.input_pipeline import (
+from tpunb.tensorflow.checks.input_pipeline import (
     Pipeline,
     StageStatistics,
     Statistics,

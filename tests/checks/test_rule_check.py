@@ -22,9 +22,9 @@ from support.rules import check
 from support.strategies import all_reduce, strategy_of
 
 import tpunb
-from tpunb.checks.rule_check import CheckError, CheckReport, Problem
-from tpunb.virtual.tensorflow.private_names import tpu_ops
-from tpunb.virtual.tensorflow.replicate import registration
+from tpunb.tensorflow.checks.rule_check import CheckError, CheckReport, Problem
+from tpunb.tensorflow.virtual.private_names import tpu_ops
+from tpunb.tensorflow.virtual.replicate import registration
 
 
 @pytest.mark.parametrize("name", asked(CHECK))

@@ -15,7 +15,7 @@ from support.kinds_of_steps import args_of, dense_model
 from support.strategies import strategy_of
 from support.tiers import thorough
 
-from tpunb.checks.compare import compared_with_one
+from tpunb.tensorflow.checks.compare import compared_with_one
 
 EIGHT = 8
 N = EIGHT

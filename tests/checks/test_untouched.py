@@ -15,8 +15,8 @@ from support.rules import check
 from support.strategies import strategy_of
 from support.tiers import THOROUGH, thorough_except
 
-from tpunb.checks.rule_check import CheckError
-from tpunb.checks.untouched import untouched
+from tpunb.tensorflow.checks.rule_check import CheckError
+from tpunb.tensorflow.checks.untouched import untouched
 
 tf_keras = pytest.importorskip("tf_keras")
 pytestmark = [

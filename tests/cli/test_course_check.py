@@ -13,7 +13,7 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
 from tpunb import cli
 from tpunb.cli import course_check
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.machine.resources import Memory
 from tpunb.machine.software import Software

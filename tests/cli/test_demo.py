@@ -15,7 +15,7 @@ from support.notebooks import notebook, outputs
 
 from tpunb import cli
 from tpunb.cli import demo
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 
 pytestmark = pytest.mark.oldest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.compiler_needed import require_compiler
 
-from tpunb.compiler import kept_verdicts
+from tpunb.compiler.ask import kept_verdicts
 
 
 @pytest.fixture(autouse=True)

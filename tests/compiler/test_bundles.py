@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tpunb.compiler.bundles import kernels
+from tpunb.compiler.read.bundles import kernels
 
 BUNDLES, USE = "final_bundles", "final_hlo-static-per-bundle-utilization"
 ANALYSIS = "schedule-analysis_final_bundles"

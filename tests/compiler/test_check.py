@@ -9,9 +9,9 @@ import tensorflow as tf
 from support.checked_functions import X, a_boolean_mask, product_of_long_integers
 
 from tpunb._util.child_process import ChildLostError
-from tpunb.compiler import check as checking
-from tpunb.compiler.check import check
 from tpunb.compiler.program import CompilerUnavailableError
+from tpunb.tensorflow.compiler import check as checking
+from tpunb.tensorflow.compiler.check import check
 
 
 def codes(problems: Any) -> list[str]:

@@ -10,10 +10,10 @@ from support.strategies import strategy_of
 from support.tiers import THOROUGH
 
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.core_groups import groups_in
-from tpunb.compiler.hlo import Instruction, parse
 from tpunb.compiler.program import TpuProgram
-from tpunb.virtual.tensorflow.private_names import tpu_ops
+from tpunb.compiler.read.core_groups import groups_in
+from tpunb.compiler.read.hlo import Instruction, parse
+from tpunb.tensorflow.virtual.private_names import tpu_ops
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 

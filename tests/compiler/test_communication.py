@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tpunb.compiler.collectives import collective_of, collectives_in, cores_of
-from tpunb.compiler.communication import communication
-from tpunb.compiler.core_groups import Groups
-from tpunb.compiler.hlo import Module, parse
-from tpunb.compiler.libtpu import Prepared
-from tpunb.compiler.runs import Runs
-from tpunb.compiler.topologies import Target, target
+from tpunb.compiler.ask.libtpu import Prepared
+from tpunb.compiler.ask.topologies import Target, target
+from tpunb.compiler.read.collectives import collective_of, collectives_in, cores_of
+from tpunb.compiler.read.communication import communication
+from tpunb.compiler.read.core_groups import Groups
+from tpunb.compiler.read.hlo import Module, parse
+from tpunb.compiler.read.runs import Runs
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.tpu.types import accelerator

@@ -13,10 +13,10 @@ from support.checked_functions import CASES, LIBTPU, asked
 from support.strategies import strategy_of, strategy_of_parts
 from support.tiers import THOROUGH
 
-from tpunb.checks.keras_models import model_step
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.program import CompileError, TpuPrograms
 from tpunb.errors import AcceleratorTypeError
+from tpunb.tensorflow.checks.keras_models import model_step
 from tpunb.tpu.compiled_program import Share
 
 pytestmark = pytest.mark.usefixtures("libtpu")

@@ -249,7 +249,7 @@ def test_without_a_compiler_the_file_is_not_imported(
 
 def test_an_error_in_tpunb_gives_no_verdict(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     # The traceback has no frame of a file that could be the user's.
-    monkeypatch.setattr("tpunb.compiler.memory_limits.limit_in_bytes", operator.truediv)
+    monkeypatch.setattr("tpunb.compiler.fit.memory_limits.limit_in_bytes", operator.truediv)
     code, report, error = run("users_train.py::step", "--for", "v5e-8")
     assert code == 70
     assert report["error"]["message"].startswith("TypeError: unsupported operand")

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from support.jax_process import said_with_jax
 
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.program import TpuProgram
 

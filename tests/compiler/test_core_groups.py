@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tpunb.compiler.core_groups import Groups, axes_of, groups_along, groups_in
+from tpunb.compiler.read.core_groups import Groups, axes_of, groups_along, groups_in
 
 MESH = (("data", 4), ("model", 2))
 ALONG_MODEL = ((0, 1), (2, 3), (4, 5), (6, 7))

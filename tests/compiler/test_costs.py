@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tpunb.compiler.answers import Kernel
-from tpunb.compiler.costs import Cost, cost_of, link_bytes, link_seconds
-from tpunb.compiler.hlo import is_depthwise, parse
-from tpunb.compiler.topologies import Target, target
+from tpunb.compiler.ask.answers import Kernel
+from tpunb.compiler.ask.topologies import Target, target
+from tpunb.compiler.read.costs import Cost, cost_of, link_bytes, link_seconds
+from tpunb.compiler.read.hlo import is_depthwise, parse
 
 pytestmark = pytest.mark.tensorflow  # the package's `__init__` imports `compile`
 

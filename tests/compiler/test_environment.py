@@ -19,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 from support.tiers import THOROUGH
 
 from tpunb import cli
-from tpunb.compiler import environment, libtpu
-from tpunb.compiler.environment import older_than, packages_for
+from tpunb.compiler.ask import environment, libtpu
+from tpunb.compiler.ask.environment import older_than, packages_for
 from tpunb.compiler.program import CompilerUnavailableError
 
 PACKAGES = packages_for(sys.version_info)

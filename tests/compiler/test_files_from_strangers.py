@@ -16,7 +16,7 @@ from support.answers import COMPILED, MADE
 
 import tpunb
 from tpunb._util.checked_files import DamagedFileError, packed, unpacked
-from tpunb.compiler import verdict_files
+from tpunb.compiler.ask import verdict_files
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.program_files import ProgramFileError
 from tpunb.errors.code_problems import Problem, SourceLine

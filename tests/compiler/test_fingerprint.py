@@ -11,10 +11,10 @@ from support.patience import PATIENCE
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpunb._util.deadline import Deadline
-from tpunb.compiler import fingerprint as fingerprints
-from tpunb.compiler.compile_settings import Settings
-from tpunb.compiler.fingerprint import Fingerprint, of_hlo, renamed
-from tpunb.compiler.prepare import function_for
+from tpunb.compiler.ask import fingerprint as fingerprints
+from tpunb.compiler.ask.compile_settings import Settings
+from tpunb.compiler.ask.fingerprint import Fingerprint, of_hlo, renamed
+from tpunb.tensorflow.compiler.prepare import function_for
 
 TINY = (Path(__file__).parent / "tiny.hlo.pb").read_bytes()
 X = tf.TensorSpec([8, 8])

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 from support.jax_process import said_with_both
 
-from tpunb.compiler.frameworks import JAX, TENSORFLOW, framework_of_module, frameworks_of
+from tpunb.compiler.frameworks import framework_of_module, frameworks_of
+from tpunb.machine.framework import JAX, TENSORFLOW
 
 
 def helper(x: Any) -> Any:

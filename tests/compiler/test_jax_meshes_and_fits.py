@@ -15,9 +15,9 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 import tpunb
-from tpunb.compiler.hlo import parse
-from tpunb.compiler.jax_batches import is_batch
-from tpunb.compiler.memory import alive_at_peak
+from tpunb.compiler.read.hlo import parse
+from tpunb.jax.compiler.batches import is_batch
+from tpunb.compiler.read.memory import alive_at_peak
 
 S = jax.ShapeDtypeStruct
 said = {}

@@ -18,8 +18,8 @@ from support.answers import COMPILED, MADE
 from tpunb import cli
 from tpunb._util.checked_files import packed
 from tpunb._util.child_process import ChildLostError
-from tpunb.compiler import kept_verdicts, verdict_files
-from tpunb.compiler.fingerprint import Fingerprint
+from tpunb.compiler.ask import kept_verdicts, verdict_files
+from tpunb.compiler.ask.fingerprint import Fingerprint
 
 PROGRAM = Fingerprint("digest", ("scope/add",))
 QUESTION = {"topology": "v5e:2x4", "effort": "", "releases": {"libtpu": "0.0.52"}}
@@ -238,7 +238,7 @@ def test_processes_that_write_at_once_leave_complete_files(verdicts: Path) -> No
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from tpunb.compiler import kept_verdicts as kept\n"
-        "from tpunb.compiler.fingerprint import Fingerprint\n"
+        "from tpunb.compiler.ask.fingerprint import Fingerprint\n"
         "kept.MOST_FILES = 3\n"
         "for number in range(40):\n"
         f"    answer = {{**{COMPILED!r}, 'peak': number % 5, 'text': 'x' * 50_000}}\n"

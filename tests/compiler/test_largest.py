@@ -11,11 +11,11 @@ import tensorflow as tf
 from support.programs import FITS
 from support.strategies import strategy_of, strategy_of_parts
 
-from tpunb.compiler import libtpu
-from tpunb.compiler.answers import Compiled, Refused
-from tpunb.compiler.batch_sizes import LargestBatch, SearchStopped, largest_batch
+from tpunb.compiler.ask import libtpu
+from tpunb.compiler.ask.answers import Compiled, Refused
+from tpunb.compiler.ask.libtpu import Prepared
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.libtpu import Prepared
+from tpunb.compiler.fit.batch_sizes import LargestBatch, SearchStopped, largest_batch
 from tpunb.compiler.program import CompileError
 
 pytestmark = pytest.mark.usefixtures("libtpu")

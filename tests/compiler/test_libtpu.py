@@ -18,11 +18,11 @@ from support.patience import PATIENCE, wait_until
 from tpunb._util import child_process
 from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline, Running
-from tpunb.compiler import libtpu
-from tpunb.compiler.answers import Compiled, Refused
-from tpunb.compiler.libtpu import Prepared
+from tpunb.compiler.ask import libtpu
+from tpunb.compiler.ask.answers import Compiled, Refused
+from tpunb.compiler.ask.libtpu import Prepared
+from tpunb.compiler.ask.topologies import target
 from tpunb.compiler.program import CompilerUnavailableError
-from tpunb.compiler.topologies import target
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
@@ -153,7 +153,7 @@ import sys, time
 from pathlib import Path
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
-from tpunb.compiler.topologies import target
+from tpunb.compiler.ask.topologies import target
 for module in [Path(path).read_bytes() for path in sys.argv[1:]]:
     prepared, eight = libtpu.Prepared(None, module=module), target("v5e-8", None)
     found = libtpu.ask(prepared, eight, deadline=Deadline(600), low_effort=False, text=True)

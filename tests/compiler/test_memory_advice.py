@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.jax_process import said_with_jax
 
-from tpunb.compiler.libtpu import Prepared
-from tpunb.compiler.memory_advice import advice
-from tpunb.compiler.topologies import target
+from tpunb.compiler.ask.libtpu import Prepared
+from tpunb.compiler.ask.topologies import target
+from tpunb.compiler.fit.memory_advice import advice
 from tpunb.tpu.compiled_program import Buffer, ProgramMemory
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support import programs as made
 
-from tpunb.compiler.memory_limits import LimitError, limit_in_bytes
+from tpunb.compiler.fit.memory_limits import LimitError, limit_in_bytes
 from tpunb.compiler.program import CompileError, DoesNotFitError, NotKnownError, TpuPrograms
 
 GIB = 2**30

@@ -17,11 +17,11 @@ from verdicts import open_batches
 from verdicts.compare import Compiler, Itself, Ours
 from verdicts.functions import FUNCTIONS
 
-from tpunb.compiler import verdict
-from tpunb.compiler.batch_sizes import largest_batch
-from tpunb.compiler.check import check
+from tpunb.compiler.ask import verdict
 from tpunb.compiler.compile import compile  # noqa: A004
+from tpunb.compiler.fit.batch_sizes import largest_batch
 from tpunb.compiler.program import CompileError
+from tpunb.tensorflow.compiler.check import check
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 

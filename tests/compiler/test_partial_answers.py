@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from tpunb.compiler.partial_answers import CompilationStopped, for_each_type, is_watched, watching
+from tpunb.compiler.ask.partial_answers import (
+    CompilationStopped,
+    for_each_type,
+    is_watched,
+    watching,
+)
+from tpunb.compiler.ask.topologies import Target, target
+from tpunb.compiler.ask.verdict import reporting
 from tpunb.compiler.program import TpuProgram
-from tpunb.compiler.topologies import Target, target
-from tpunb.compiler.verdict import reporting
 from tpunb.display import live_progress
 from tpunb.display.live_progress import CompilationDisplay
 from tpunb.display.widgets import frontend

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tpunb.compiler.collectives import collective_size
-from tpunb.compiler.core_groups import groups_in
-from tpunb.compiler.hlo import PRODUCTS, Module, leaves, multiplications, parse, parts, trips
-from tpunb.compiler.memory import alive_at_peak
+from tpunb.compiler.ask.verdict import needed_bytes, refusal
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
-from tpunb.compiler.verdict import needed_bytes, refusal
+from tpunb.compiler.read.collectives import collective_size
+from tpunb.compiler.read.core_groups import groups_in
+from tpunb.compiler.read.hlo import PRODUCTS, Module, leaves, multiplications, parse, parts, trips
+from tpunb.compiler.read.memory import alive_at_peak
 from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 
 pytestmark = pytest.mark.tensorflow  # `verdict` imports the virtual TPU's rules

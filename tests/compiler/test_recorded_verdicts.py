@@ -14,9 +14,9 @@ from support.answers import COMPILED
 from support.jax_process import said_with_jax
 
 import tpunb
-from tpunb.compiler import kept_verdicts, recorded_verdicts, verdict_files
-from tpunb.compiler.batch_sizes import LargestBatch
-from tpunb.compiler.fingerprint import Fingerprint
+from tpunb.compiler.ask import kept_verdicts, recorded_verdicts, verdict_files
+from tpunb.compiler.ask.fingerprint import Fingerprint
+from tpunb.compiler.fit.batch_sizes import LargestBatch
 from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError, TpuProgram
 from tpunb.errors import TpuWarning
 
@@ -104,7 +104,7 @@ def test_processes_that_record_at_once_leave_complete_files(folder: Path) -> Non
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
         "from tpunb.compiler import recorded_verdicts as recorded\n"
-        "from tpunb.compiler.fingerprint import Fingerprint\n"
+        "from tpunb.compiler.ask.fingerprint import Fingerprint\n"
         "for number in range(60):\n"
         "    made = {'time': '', 'compiler': {'libtpu': sys.argv[1]}, 'software': {}}\n"
         f"    answer = {{**{COMPILED!r}, 'text': 'x' * 50_000, 'made': made}}\n"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tpunb.compiler.answers import Compiled, Schedule
-from tpunb.compiler.hlo import parse
-from tpunb.compiler.runs import Runs
-from tpunb.compiler.scheduled_time import is_understood, seconds_of
-from tpunb.compiler.step_time import step_time
-from tpunb.compiler.topologies import target
+from tpunb.compiler.ask.answers import Compiled, Schedule
+from tpunb.compiler.ask.topologies import target
+from tpunb.compiler.read.hlo import parse
+from tpunb.compiler.read.runs import Runs
+from tpunb.compiler.read.scheduled_time import is_understood, seconds_of
+from tpunb.compiler.read.step_time import step_time
 from tpunb.tpu.compiled_program import StepTime
 
 pytestmark = pytest.mark.tensorflow  # the package's `__init__` imports `compile`

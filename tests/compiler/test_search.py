@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpunb.compiler.batch_sizes import FINE, quick_search, search
+from tpunb.compiler.fit.batch_sizes import FINE, quick_search, search
 from tpunb.compiler.program import TpuProgram
 from tpunb.tpu.compiled_program import ProgramMemory
 

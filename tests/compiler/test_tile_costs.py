@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tpunb.compiler.answers import Compiled
-from tpunb.compiler.costs import cost_of
-from tpunb.compiler.hlo import parse
-from tpunb.compiler.runs import Runs
-from tpunb.compiler.step_time import step_time
-from tpunb.compiler.topologies import target
+from tpunb.compiler.ask.answers import Compiled
+from tpunb.compiler.ask.topologies import target
+from tpunb.compiler.read.costs import cost_of
+from tpunb.compiler.read.hlo import parse
+from tpunb.compiler.read.runs import Runs
+from tpunb.compiler.read.step_time import step_time
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import StepTime
 

@@ -12,10 +12,10 @@ from support.patience import PATIENCE
 
 from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
+from tpunb.compiler.ask.verdict import LOWERING, about_the_limit
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.verdict import LOWERING, about_the_limit
-from tpunb.virtual.tensorflow.strict import lowering, xla
+from tpunb.tensorflow.virtual.strict import lowering, xla
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 

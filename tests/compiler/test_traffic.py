@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tpunb.compiler.costs import background_bytes, cost_of
-from tpunb.compiler.hlo import parse
-from tpunb.compiler.topologies import target
+from tpunb.compiler.ask.topologies import target
+from tpunb.compiler.read.costs import background_bytes, cost_of
+from tpunb.compiler.read.hlo import parse
 
 pytestmark = pytest.mark.tensorflow  # the package's `__init__` imports `compile`
 

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
 
-from tpunb.cells.runner import CellRunner
 from tpunb.compiler.compile import compile  # noqa: A004
+from tpunb.tensorflow.cells.runner import CellRunner
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 

@@ -18,7 +18,7 @@ from support.shell import Notebook
 
 import tpunb
 from tpunb import cli
-from tpunb.compiler import environment, libtpu
+from tpunb.compiler.ask import environment, libtpu
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.connection import tpu_connection
 from tpunb.connection.doctor import DoctorReport

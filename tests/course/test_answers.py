@@ -13,7 +13,7 @@ import pytest
 from course_answers.in_a_kernel import Given, checks_of, environment, what_checks_say
 from support.tiers import THOROUGH
 
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 

@@ -41,7 +41,7 @@ RIGHT = (
 NO_WORK = (
     # Each check passes, and all points are given.
     (
-        "import tpunb.course, tpunb.course.grading as grading\n"
+        "import tpunb.course, tpunb.teach.course.grading as grading\n"
         "from tpunb.course import scores\n"
         "class Passed:\n"
         "    def __init__(self, number, *, points, answers=()): scores.remember(number, points)\n"

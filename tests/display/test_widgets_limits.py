@@ -33,7 +33,6 @@ from tpunb.display.draw.replicas_text import replicas_text
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets import CurvesWidget, ReplicasWidget, TopologyWidget, frontend
 from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays
-from tpunb.display.widgets.replicas import MOST_BYTES
 from tpunb.tpu.types import accelerator
 
 # Old ipywidgets use a deprecated feature of traitlets.
@@ -41,7 +40,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:Deprecat
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "'\"><b>&amp;"]
-MODES = ("values", "difference", "mean", "sum")
 
 
 @pytest.fixture
@@ -60,18 +58,15 @@ def sent(widget: Any) -> int:
     return sum(map(len, binary)) + len(json.dumps(text, default=str))
 
 
-def answers(widget: ReplicasWidget) -> list[dict[str, Any]]:
-    """Return a widget's answers to all requests for its first leaf."""
-    replies: list[dict[str, Any]] = []
-    widget.send = lambda content, buffers=(): replies.append(content)  # type: ignore[method-assign]
-    for mode in MODES:
-        for counts in (False, True):
-            widget._handle_custom_msg(
-                {"request": "view", "id": 1, "section": 0, "mode": mode, "counts": counts}, []
-            )
-    assert len(replies) == 2 * len(MODES)
-    json.dumps(replies, allow_nan=False)
-    return replies
+def answers(widget: ReplicasWidget) -> list[str]:
+    """Return a widget's pages of all views of its first leaf."""
+    pages = []
+    for widget.mode in ("values", "difference", "mean", "sum", "gather"):
+        for widget.view in ("", "heat", "histogram", "table"):
+            pages.append(widget.html)
+            widget.pointed = {"panel": 0, "at": [0.5, 0.5]}
+            json.dumps(widget.told, allow_nan=False)
+    return pages
 
 
 # Large values
@@ -102,7 +97,7 @@ def test_large_values_are_neither_copied_nor_sent(distributed: Any, tf: Any) -> 
     assert peak < whole / 4
     assert sent(widget) < 400_000
     assert len(bundle["text/html"]) < 500_000
-    assert all("error" not in answer for answer in answers(widget))
+    assert all('role="alert"' not in answer for answer in answers(widget))
 
 
 def test_a_live_display_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +119,8 @@ def test_many_large_leaves_stay_small(distributed: Any) -> None:
         for number in range(100)
     }
     widget = ReplicasWidget(value)
-    assert len(widget.header["sections"]) == 64
-    assert widget.header["omitted"] >= 1
-    assert sent(widget) < MOST_BYTES + 200_000
+    assert 'data-sections="64"' in widget.html
+    assert sent(widget) < 300_000
     assert len(widget.static_bundle()["text/plain"]) < 100_000
 
 
@@ -151,8 +145,9 @@ def test_text_in_values_is_escaped(tf: Any, distributed: Any) -> None:
     for value in hostile_values(tf, distributed):
         widget = ReplicasWidget(value)
         bundle = widget.static_bundle()
-        # The page inserts the header as text, so it only has to be data.
-        json.dumps(widget.header)
+        page = Tags(widget.html)
+        assert not {name for name in page.attributes if name.startswith("on")}
+        assert "script" not in page.names
         tags = Tags(bundle.get("text/html", ""))
         allowed = {
             "table",
@@ -251,15 +246,13 @@ def assert_shown(distributed: Any, tensors: Iterator[Any]) -> None:
         for value in (distributed(tensor, tensor), distributed(tensor), {"a": tensor}):
             # The widget has shown other values before.
             assert updated.update(value)
-            json.dumps(updated.header, allow_nan=False)
-            assert updated.header["sections"]
+            assert "data-sections" in updated.html
             description = describe_replica_values(value)
             assert updated.description == description
             assert replicas_text(description)
             if isinstance(value, dict):
                 continue
-            for answer in answers(updated):
-                assert ("error" in answer) != ("layout" in answer)
+            assert all(answers(updated))
         assert mimebundle(description).keys() & {"image/png", "text/html"}
 
 
@@ -267,7 +260,7 @@ def test_replicas_with_different_kinds_of_values(tf: Any, distributed: Any) -> N
     odd = [tf.ones([3]), tf.ones([4], tf.int32), "text", None, tf.sparse.from_dense(tf.eye(3))]
     for value in (distributed(*odd), distributed({"a": 1}, {"b": 2}), distributed((1, 2), 3)):
         widget = ReplicasWidget(value)
-        json.dumps(widget.header, allow_nan=False)
+        assert widget.html
         assert widget.static_bundle()["text/plain"]
         answers(widget)
 
@@ -278,8 +271,7 @@ def test_only_extreme_values(distributed: Any, kind: Any) -> None:
     large = np.full((200, 200), info.max, kind)
     value = distributed(large, large * kind(-1))
     widget = ReplicasWidget(value)
-    json.dumps(widget.header, allow_nan=False)
-    assert all("error" not in answer for answer in answers(widget))
+    assert all('role="alert"' not in answer for answer in answers(widget))
     assert "<img" in widget.static_bundle()["text/html"]
 
 
@@ -313,7 +305,7 @@ def test_deleted_variables(tf: Any) -> None:
     answers(widget)
     assert "<img" in widget.static_bundle()["text/html"]
     later = ReplicasWidget([variable, 1])
-    assert len(later.header["sections"]) == 2
+    assert 'data-sections="2"' in later.html
     assert later.static_bundle()["text/plain"]
 
 
@@ -356,7 +348,7 @@ def test_replaced_values_are_freed(distributed: Any, monkeypatch: pytest.MonkeyP
     big = Big()
     gone = weakref.ref(big)
     widget = display(displays, ReplicasWidget, distributed(big, big))
-    assert widget.header["live"]
+    assert widget._leaves
     # A value of another kind replaces the widget.
     topology = display(displays, TopologyWidget, "v3-8")
     assert widget.comm is None
@@ -369,7 +361,7 @@ def test_replaced_values_are_freed(distributed: Any, monkeypatch: pytest.MonkeyP
     assert topology.comm is None
     displays.close()
     assert other.comm is not None
-    assert not other.header["live"]
+    assert not other._leaves
     del big
     gc.collect()
     assert gone() is None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from support.displayed import PerReplica, columns, know_per_replica
+from support.displayed import PerReplica, know_per_replica
 
+from tpunb._util.units import number_text
 from tpunb.display.describe.replicas import ReplicaValuesDescription, describe_replica_values
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.widgets import replicas as module
-from tpunb.display.widgets.replicas import ReplicasWidget, payload
+from tpunb.display.widgets.live_widget import LiveWidget
+from tpunb.display.widgets.replicas import ReplicasWidget
 
 # Old ipywidgets use a deprecated feature of traitlets.
 pytestmark = [
@@ -26,125 +27,168 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     know_per_replica(monkeypatch)
 
 
-def column(header: dict[str, Any], data: bytes, name: str) -> Any:
-    return columns(header["layout"], data)[name]
+def data(widget: ReplicasWidget) -> dict[str, str]:
+    """Return the facts that the page states about itself."""
+    return dict(
+        re.findall(r' data-(replicas|sections?|view|mode|equal)="(.*?)"', widget.html[:300])
+    )
 
 
-def asked(widget: ReplicasWidget, **content: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Return the widget's answer to the request for a view."""
-    sent: list[Any] = []
-    widget.send = lambda content, buffers=(): sent.append((content, list(buffers)))  # type: ignore[method-assign]
-    request = {"request": "view", "id": 7, "section": 0, "mode": "values", **content}
-    widget._handle_custom_msg(request, [])
-    assert len(sent) == 1
-    json.dumps(sent[0][0])
-    return sent[0]
-
-
-def test_the_payload() -> None:
+def test_the_page_states_what_it_shows() -> None:
     parts = [np.arange(200.0).reshape(10, 20) + k for k in range(3)]
     widget = ReplicasWidget(PerReplica(*parts))
-    header = widget.header
-    json.dumps(header)
-    assert header["title"] == "PerReplica of 3 replicas"
-    assert (header["replicas"], header["live"]) == (3, True)
-    section = header["sections"][0]
-    assert section["facts"] == "float64 [10, 20]"
-    assert (section["equal"], section["numeric"]) == (False, True)
-    assert section["block"]["shapes"] == [[10, 20]]
-    assert section["block"]["whole"]
-    assert np.array_equal(column(header, widget.data, "0.preview"), np.ravel(parts))
-    assert column(header, widget.data, "0.mean").tolist() == [99.5, 100.5, 101.5]
-    assert column(header, widget.data, "0.differs").tolist() == [0, 1, 1]
-    assert "0.nans" not in header["layout"]
+    assert data(widget) == {
+        "replicas": "3",
+        "sections": "1",
+        "section": "0",
+        "view": "heat",
+        "mode": "values",
+        "equal": "false",
+    }
+    assert "PerReplica of 3 replicas" in widget.html
+    assert "2 of 3 differ from replica 0" in widget.html
+    assert widget.html.count("<img") == 3
 
 
-def test_equal_values_are_sent_once() -> None:
+def test_equal_values_are_drawn_once() -> None:
     widget = ReplicasWidget(PerReplica(*[np.zeros((90, 90))] * 8))
-    assert len(widget.data) < 40_000
-    assert widget.header["sections"][0]["equal"]
+    assert widget.html.count("<img") == 1
+    assert len(widget.html) < 10_000
+    assert 'data-part="0 1 2 3 4 5 6 7"' in widget.html
 
 
-def test_payloads_stay_small() -> None:
+def test_pages_stay_small() -> None:
     eight = ReplicasWidget(PerReplica(*np.random.default_rng(0).random((8, 500, 500))))
-    assert 200_000 < len(eight.data) < 320_000
-    value = [PerReplica(*np.random.default_rng(k).random((64, 96, 96))) for k in range(20)]
-    header, data = payload(describe_replica_values(value))
-    assert len(data) < 2_000_000
-    block = header["sections"][0]["block"]
-    assert not block["whole"]
-    assert block["steps"][0][0] > 1
+    assert len(eight.html) < 320_000
+    many = ReplicasWidget(PerReplica(*np.random.default_rng(0).random((64, 96, 96))))
+    assert len(many.html) < 700_000
+    assert len(ReplicasWidget(PerReplica(*np.arange(2048.0))).html) < 300_000
 
 
-def test_integers_that_a_browser_cannot_hold_are_sent_as_text() -> None:
-    widget = ReplicasWidget(np.array([2**63 - 1, 3]))
-    assert widget.header["sections"][0]["block"]["exact"] == ["9223372036854775807", "3"]
-    assert ReplicasWidget(np.array([5, 3])).header["sections"][0]["block"]["exact"] == []
+def test_views_of_small_values_need_no_value() -> None:
+    """A description has all elements of small values, but of large values only a sample."""
+    small = [np.arange(6) + 10 * k for k in range(3)]
+    widget = ReplicasWidget(describe_replica_values(PerReplica(*small)), mode="sum")
+    assert "30  33  36  39  42  45" in widget.html
+    large = [np.add.outer(np.arange(300.0), np.arange(400.0)) + k for k in range(4)]
+    widget = ReplicasWidget(describe_replica_values(PerReplica(*large)), mode="difference")
+    assert "run the cell again" in widget.html
+    widget.mode = "values"
+    assert widget.html.count("<img") == 4
 
 
-def test_images_of_fractions_are_not_complete() -> None:
-    def is_complete(array: Any) -> bool:
-        return bool(ReplicasWidget(array).header["sections"][0]["block"]["whole"])
-
-    assert is_complete(np.ones((16, 16, 3), np.uint8))
-    assert not is_complete(np.ones((16, 16, 3), np.float32))
-    assert not is_complete(np.ones((20, 16, 16, 3), np.uint8))
-
-
-def test_paths_are_split_into_steps() -> None:
-    value = {"a]['b": [1.0, {"it's": 2}], 3: None}
-    steps = [section["steps"] for section in ReplicasWidget(value).header["sections"]]
-    assert steps == [['["a][\'b"]', "[0]"], ['["a][\'b"]', "[1]", '["it\'s"]'], ["[3]"]]
+def test_differences_and_reductions_are_of_all_elements() -> None:
+    large = [np.add.outer(np.arange(300.0), np.arange(400.0)) + k for k in range(4)]
+    large[3][1, 1] = 1e6  # not in a sample
+    widget = ReplicasWidget(PerReplica(*large), mode="difference", reference=1)
+    assert "max |Δ| 999997" in widget.html
+    widget.mode = "mean"
+    assert "mean of 4 replicas" in widget.html
+    assert "max 250002.2" in widget.html
 
 
-def test_views_of_large_values() -> None:
-    parts = [np.add.outer(np.arange(300.0), np.arange(400.0)) + k for k in range(4)]
-    widget = ReplicasWidget(PerReplica(*parts))
-    header, buffers = asked(widget, mode="difference", replica=1, places=[0, 4])
-    assert header["answer"] == 7
-    assert column(header, buffers[0], "maximum").tolist() == [-1, 0, 1, 2]
-    header, buffers = asked(widget, mode="mean", counts=True)
-    assert column(header, buffers[0], "counts").sum() == 120_000
-    header, buffers = asked(widget, slice=[5])
-    assert header["block"]["kind"] == "curve"
+def test_slices_of_the_first_axes() -> None:
+    cubes = [np.arange(20 * 30 * 40.0).reshape(20, 30, 40) + k for k in range(2)]
+    widget = ReplicasWidget(PerReplica(*cubes), slices=[3])
+    assert "min 3600  mean 4199  max 4799" in widget.html.replace("4199.5", "4199")
+    widget.pointed = {"panel": 1, "cell": [2, 5]}
+    assert widget.told["text"].startswith("[3, 2, 5]\n")
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("index", "cell"), [((0, 0), [0, 0]), ((150, 395), [37, 79]), ((299, 395), [74, 79])]
+)
+def test_a_pointed_element_is_the_values_own(index: tuple[int, int], cell: list[int]) -> None:
+    large = [np.add.outer(np.arange(300.0) * 1000, np.arange(400.0)) + k for k in range(2)]
+    widget = ReplicasWidget(PerReplica(*large))
+    assert widget.html
+    widget.pointed = {"panel": 1, "cell": cell}
+    title, *told = widget.told["text"].splitlines()
+    row, column = map(int, title.strip("[]").split(", "))
+    assert (row, column) == (cell[0] * 4, cell[1] * 5) == (index[0] // 4 * 4, index[1])
+    expected = [number_text(array[row, column].item()) for array in large]
+    assert told == [f"replica {k}  {text}" for k, text in enumerate(expected)]
+    widget.update("no picture")
+    assert widget.told == {}
+
+
+def test_pixels_of_images_are_told() -> None:
+    pictures = np.random.default_rng(0).integers(0, 255, (2, 5, 16, 12, 3), np.uint8)
+    widget = ReplicasWidget(PerReplica(*pictures))
+    assert data(widget)["view"] == "images"
+    # Three images beside each other, two pixels apart.
+    widget.pointed = {"panel": 0, "cell": [18 + 4, 14 + 7]}
+    first, second = (" ".join(map(str, each[4, 4, 7])) for each in pictures)
+    assert widget.told["text"] == f"[4, 4, 7]\nreplica 0  {first}\nreplica 1  {second}"
+    widget.pointed = {"panel": 0, "cell": [17, 0]}
+    assert widget.told["text"] == "replica 0  –\nreplica 1  –"
+
+
+def test_elements_beyond_a_shape_are_not_told() -> None:
+    widget = ReplicasWidget(PerReplica(np.zeros((9, 9)), np.ones((12, 9))))
+    assert widget.html
+    widget.pointed = {"panel": 1, "at": [0.99, 0.99]}
+    assert widget.told["text"] == "[11, 8]\nreplica 0  –\nreplica 1  1"
+
+
+@pytest.mark.parametrize(
+    "pointed",
+    [{"panel": 9}, {"panel": None}, {"panel": 0, "at": "x"}, {"panel": 0, "cell": [1]}, {"at": 1}],
+    ids=str,
+)
+def test_places_that_do_not_exist_are_not_told(pointed: dict[str, Any]) -> None:
+    widget = ReplicasWidget(PerReplica(*np.zeros((2, 30, 30))))
+    assert widget.html
+    widget.pointed = pointed
+    assert widget.told == {}
+
+
+def test_sparse_values_are_not_subtracted(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their elements at the same position have different indices."""
+    first, second = (tf.sparse.from_dense(row) for row in ([0, 5, 0], [7, 0, 0]))
+    widget = ReplicasWidget(PerReplica(first, second), mode="difference")
+    assert data(widget)["mode"] == "values"
+
+
+def test_ragged_values_with_the_same_rows_are_subtracted(tf: Any) -> None:
+    first, second = tf.ragged.constant([[1, 2], [3]]), tf.ragged.constant([[1, 2], [9]])
+    widget = ReplicasWidget(PerReplica(first, second), mode="difference")
+    assert data(widget)["mode"] == "difference"
+    assert "6" in widget.html.partition("replica 1")[2]
+    other = ReplicasWidget(PerReplica(first, tf.ragged.constant([[1], [2, 9]])), mode="difference")
+    assert data(other)["mode"] == "values"
+
+
+@pytest.mark.parametrize(
+    "state",
     [
         {"section": 5},
-        {"section": None},
         {"section": -1},
         {"mode": "no such"},
-        {"mode": None},
-        {"slice": [999]},
-        {"slice": "x"},
-        {"places": [0, 99]},
-        {"mode": "difference", "replica": -1},
+        {"view": "no such"},
+        {"order": "no such"},
+        {"slices": [999]},
+        {"slices": [0, 0, 0]},
+        {"page": 99},
+        {"mode": "difference", "reference": -1},
     ],
     ids=str,
 )
-def test_requests_that_fail_are_answered(content: dict[str, Any]) -> None:
-    header, buffers = asked(ReplicasWidget(PerReplica(*np.zeros((2, 300, 300)))), **content)
-    assert header["error"]
-    assert buffers == []
-
-
-def test_other_messages_are_ignored() -> None:
-    widget = ReplicasWidget(1)
-    widget.send = lambda *_: pytest.fail("answered")  # type: ignore[method-assign]
-    for content in ("x", None, {}, {"request": "dance"}):
-        widget._handle_custom_msg(content, [])
+def test_settings_that_do_not_fit_are_ignored(state: dict[str, Any]) -> None:
+    widget = ReplicasWidget(PerReplica(*np.zeros((2, 300, 300))), **state)
+    assert data(widget)["section"] == "0"
+    assert "alert" not in widget.html
 
 
 def test_the_value_is_kept_while_the_widget_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.LiveWidget, "freeze", lambda self: None)
+    monkeypatch.setattr(LiveWidget, "freeze", lambda self: None)
     widget = ReplicasWidget(PerReplica(*np.zeros((2, 300, 300))))
-    assert asked(widget)[0]["block"]
+    widget.mode = "sum"
+    assert "alert" not in widget.html
     widget.freeze()
     assert widget._leaves == []
-    assert not widget.header["live"]
-    assert "run the cell again" in asked(widget)[0]["error"]
+    widget.mode = "mean"
+    assert "run the cell again" in widget.html
     other = ReplicasWidget(PerReplica(*np.zeros((2, 300, 300))))
     other.close()
     assert other._leaves == []
@@ -153,7 +197,6 @@ def test_the_value_is_kept_while_the_widget_is_open(monkeypatch: pytest.MonkeyPa
 def test_descriptions() -> None:
     description = describe_replica_values(PerReplica(*np.zeros((2, 9, 9))))
     widget = ReplicasWidget(description, link="a", selected=[1])
-    assert not widget.header["live"]
     assert (widget.link, widget.selected) == ("a", [1])
     assert widget.static_bundle() == mimebundle(description)
     assert repr(widget) == mimebundle(description)["text/plain"]
@@ -169,7 +212,7 @@ def test_updates_keep_valid_settings() -> None:
     assert (widget.mode, widget.selected) == ("difference", [3])
     widget.update(ReplicaValuesDescription("x", 0, ()))
     assert (widget.section, widget.selected) == (0, [])
-    assert widget.header["sections"] == []
+    assert "empty" in widget.html
 
 
 class FailingRepr:
@@ -201,7 +244,7 @@ class FailingRepr:
 )
 def test_any_value(value: Any) -> None:
     widget = ReplicasWidget(value)
-    json.dumps(widget.header, allow_nan=False)
+    assert widget.html
     widget.update(value)
     assert repr(widget)
 
@@ -211,12 +254,5 @@ def test_variables_have_names(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         variable = tf.Variable([1.0, 2.0], name="kernel")
     widget = ReplicasWidget(variable)
-    assert widget.header["sections"][0]["name"] == "kernel"
-    assert widget.header["sections"][0]["equal"]
-    assert ReplicasWidget(tf.constant(1.0)).header["sections"][0]["name"] == ""
-
-
-def test_2048_replicas() -> None:
-    widget = ReplicasWidget(PerReplica(*np.arange(2048.0)))
-    assert len(column(widget.header, widget.data, "0.mean")) == 2048
-    assert len(widget.data) < 100_000
+    assert "kernel" in widget.html
+    assert data(widget)["equal"] == "true"

@@ -126,7 +126,7 @@ def test_the_largest_topology_is_small_and_takes_few_calls() -> None:
 
 def test_accepted_values(tf: Any) -> None:
     topology = described("v3-8")
-    from tpunb.virtual.tensorflow.resolver import virtual_topology
+    from tpunb.tensorflow.virtual.resolver import virtual_topology
 
     resolver_topology = virtual_topology(accelerator("v3-8"))
     assignment = tf.tpu.experimental.DeviceAssignment.build(

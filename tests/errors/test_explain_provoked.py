@@ -19,9 +19,9 @@ from counterparts.children import WITHOUT_KERAS, run_code
 from support.strategies import each, run, strategy_of
 
 import tpunb
-from tpunb.cells.runner import CellRunner
 from tpunb.errors import CellError, ConnectError
 from tpunb.errors.explain import explain
+from tpunb.tensorflow.cells.runner import CellRunner
 
 Resolver = tf.distribute.cluster_resolver.TPUClusterResolver
 assign = tf.tpu.experimental.DeviceAssignment.build

@@ -19,7 +19,7 @@ import tpunb
 from jax_fidelity.compare import DIFFERENT, Row, compared, plain_results
 from jax_fidelity.operations import GROUPS
 from jax_fidelity.page import PATH, TPU, line, page_text
-from tpunb.compiler.judge import When
+from tpunb.jax.compiler.judge import When
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # libtpu asks a metadata server otherwise
 os.environ.setdefault("TPUNB_VERDICTS", "off")  # the page shows what the compiler says today

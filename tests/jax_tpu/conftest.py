@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,13 @@ os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 HAS_JAX = importlib.util.find_spec("jax") is not None
 
 collect_ignore_glob = [] if HAS_JAX else ["test_*.py"]
+
+
+@pytest.fixture(autouse=True)
+def _without_tensorflows_wing() -> Iterator[None]:
+    """Fail a test after which a part of `tpunb.tensorflow` is imported: JAX needs none."""
+    yield
+    assert not [name for name in sys.modules if name.startswith("tpunb.tensorflow")]
 
 
 @pytest.fixture(autouse=True)

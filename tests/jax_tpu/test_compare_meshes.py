@@ -13,8 +13,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import tpunb
-from tpunb.compiler.compare_meshes import MeshError
-from tpunb.compiler.mesh_comparison import MeshesDifferError
+from tpunb.jax.compiler.compare_meshes import MeshError
+from tpunb.jax.compiler.mesh_comparison import MeshesDifferError
 
 MESHES = [(1,), (8,), (4, 2)]
 

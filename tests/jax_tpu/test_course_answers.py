@@ -12,8 +12,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from tpunb._util.plain_data import packed, unpacked
-from tpunb.course import jax_answers
-from tpunb.puzzles.jax_programs import mesh
+from tpunb.teach.course import jax_answers
+from tpunb.teach.puzzles.jax_programs import mesh
 
 # The collectives of the CPU's program are meant.
 pytestmark = pytest.mark.filterwarnings("ignore:as_text:tpunb.errors.TpuWarning")

@@ -15,9 +15,9 @@ import pytest
 
 import tpunb
 from tpunb.errors import ConnectError
+from tpunb.jax.virtual.private_names import PRIVATE_NAMES, owner_of, private
 from tpunb.tpu.families import DEVICE_KINDS, HARDWARE
 from tpunb.tpu.types import accelerator, accelerator_types
-from tpunb.virtual.jax.private_names import PRIVATE_NAMES, owner_of, private
 
 Connect = Callable[..., Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import math
@@ -21,11 +22,12 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import tpunb
 from tpunb.cli import main
 from tpunb.errors import TpuWarning
+from tpunb.jax.virtual import execution
+from tpunb.jax.virtual.uncomputed import uncomputed_arrays
 from tpunb.machine import resources
-from tpunb.virtual.jax import execution
-from tpunb.virtual.jax.uncomputed import uncomputed_arrays
 
 Connect = Callable[..., Any]
 MIB, GIB = 2**20, 2**30
@@ -205,6 +207,29 @@ def test_large_arrays_are_not_saved_in_parts(name: str) -> None:
 
 
 @pytest.mark.usefixtures("dry")
+def test_an_array_with_an_uncomputed_part_is_uncomputed() -> None:
+    """Orbax puts the parts of an array on the devices one by one."""
+    part = jax.device_put(large().sum(keepdims=True)[0], jax.devices()[7])
+    parts = [*(jax.device_put(np.ones(1, "f"), device) for device in jax.devices()[:7]), part]
+    rows = along_rows()
+    in_order = [parts[device.id] for device in rows.mesh.devices.flat]
+    array = jax.make_array_from_single_device_arrays((8,), rows, in_order)
+    assert not is_computed(array)
+    assert not is_computed(array + 1)
+
+
+@pytest.mark.usefixtures("dry")
+def test_copies_on_the_host_say_so() -> None:
+    host = jax.devices("cpu")[0]
+    with pytest.warns(TpuWarning, match=NOT):
+        copied = jax.device_put(large().sum(), host)
+    assert math.isnan(copied)
+    assert copied.devices() == {host}
+    with pytest.raises(RuntimeError, match="no values to read"):
+        jax.device_put(large(), host)
+
+
+@pytest.mark.usefixtures("dry")
 def test_many_copied_arrays_take_little_memory() -> None:
     copied = [jnp.asarray(np.ones(2**20, "f")) for _ in range(160)]
     computed = list(map(is_computed, copied))
@@ -368,6 +393,32 @@ def test_the_limit_of_addresses_is_read(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (1, 1))
     assert unlimited
     assert resources.measure().available == 0
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_verdicts_are_those_of_compile(connect: Connect) -> None:
+    """Byte for byte, for a step with collectives that overwrites its weights."""
+    connection = connect(dry=True, judge="wait")
+    rows = along_rows()
+
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0].mean()
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(weights: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value, gradients = jax.value_and_grad(loss)(weights, x)
+        return weights - gradients, value
+
+    places = NamedSharding(rows.mesh, P(None, "d"))
+    weights = jax.jit(lambda: jnp.ones((4, 2048, 2048)), out_shardings=places)()
+    x = jax.device_put(np.ones((4096, 2048), "f"), rows)
+    for _ in range(2):
+        weights, _ = step(weights, x)
+    judged = connection.dry.calls[-1].program
+    compiled = tpunb.compile(step, weights, x)
+    assert judged.name == "step"
+    assert judged.memory == compiled.memory
+    assert judged.collectives == compiled.collectives != ()
 
 
 # The command

@@ -17,9 +17,9 @@ from jax.sharding import PartitionSpec as P
 
 import tpunb
 from tpunb._util import child_process
-from tpunb.compiler import judge as judging
-from tpunb.compiler import libtpu as compiler
+from tpunb.compiler.ask import libtpu as compiler
 from tpunb.compiler.program import TpuProgram
+from tpunb.jax.compiler import judge as judging
 
 Connect = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import tpunb
 from tpunb.errors import DoesNotFitError
-from tpunb.virtual.jax import memory as device_memory
+from tpunb.jax.virtual import memory as device_memory
 
 Connect = Callable[..., Any]
 MIB = 2**20

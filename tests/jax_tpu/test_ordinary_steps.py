@@ -13,8 +13,8 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from tpunb.checks.jax_steps.call import Call
-from tpunb.checks.jax_steps.table import findings
+from tpunb.jax.checks.call import Call
+from tpunb.jax.checks.table import findings
 
 MESH = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
 GRID = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

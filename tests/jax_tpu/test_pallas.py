@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from tpunb.errors import TpuWarning
 from tpunb.errors.explain import explain
-from tpunb.virtual.jax import kernels
+from tpunb.jax.virtual import kernels
 
 Connect = Callable[..., Any]
 

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from tpunb.errors import ConnectError
-from tpunb.virtual.jax import private_names
-from tpunb.virtual.jax.private_names import PRIVATE_NAMES, owner_of, private
+from tpunb.jax.virtual import private_names
+from tpunb.jax.virtual.private_names import PRIVATE_NAMES, owner_of, private
 
 
 @pytest.mark.parametrize("name", PRIVATE_NAMES)

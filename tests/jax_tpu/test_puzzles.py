@@ -27,11 +27,12 @@ from support.puzzle_answers import (
 )
 
 from tpunb._util.plain_data import packed
-from tpunb.puzzles import check, scores
-from tpunb.puzzles.framework import AnswerError
-from tpunb.puzzles.grading import find_puzzle, graded, judged
-from tpunb.puzzles.jax_programs import JaxOnEachCore
-from tpunb.puzzles.jax_puzzles import PUZZLES
+from tpunb.puzzles import check
+from tpunb.teach.puzzles import scores
+from tpunb.teach.puzzles.framework import AnswerError
+from tpunb.teach.puzzles.grading import find_puzzle, graded, judged
+from tpunb.teach.puzzles.jax_programs import JaxOnEachCore
+from tpunb.teach.puzzles.jax_puzzles import PUZZLES
 
 RECORDED_WITH = "0.10.2"
 """The release of JAX whose programs `notebooks/puzzles/recorded` knows."""
@@ -299,7 +300,7 @@ def test_an_answer_is_judged_without_its_code() -> None:
     code = (
         "import sys, json, tpunb\n"
         "tpu = tpunb.connect(simulate='v5e-8', framework='jax', judge='off')\n"
-        "from tpunb.puzzles.grading import find_puzzle, judged\n"
+        "from tpunb.teach.puzzles.grading import find_puzzle, judged\n"
         "print([judged(find_puzzle('mean'), each).right for each in json.load(sys.stdin)])"
     )
     said = subprocess.run(

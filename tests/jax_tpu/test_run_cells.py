@@ -22,7 +22,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tpunb.errors import CellError, TpunbError, TpuWarning
-from tpunb.virtual.jax.per_replica import PerReplica
+from tpunb.virtual.per_replica import PerReplica
 
 N = 8
 

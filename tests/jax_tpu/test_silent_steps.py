@@ -17,9 +17,9 @@ from jax.sharding import PartitionSpec as P
 from support.shell import Notebook
 
 import tpunb
-from tpunb.checks.jax_steps.call import Call
-from tpunb.checks.jax_steps.table import findings, sentence
 from tpunb.errors import TpuWarning
+from tpunb.jax.checks.call import Call
+from tpunb.jax.checks.table import findings, sentence
 
 MESH = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
 GRID = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)

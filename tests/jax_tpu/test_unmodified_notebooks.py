@@ -13,7 +13,7 @@ import pytest
 from counterparts.children import environment
 from support.patience import PATIENCE
 
-from tpunb.compiler.libtpu import why_unavailable
+from tpunb.compiler.ask.libtpu import why_unavailable
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nbclient") is None, reason="nbclient is not installed"

@@ -12,15 +12,15 @@ import jax
 import pytest
 from unproven import PAGE, reports, section, with_section
 
+from tpunb import framework
 from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
+from tpunb.jax.verification import program_memory, step_times
+from tpunb.jax.virtual.virtual_tpu import VirtualTpu
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.tpu.families import HARDWARE
 from tpunb.verification import run, verdicts
-from tpunb.verification.jax import program_memory, step_times
 from tpunb.verification.report import VerifyReport
-from tpunb.verification.suites import suites_of
-from tpunb.virtual.jax.virtual_tpu import VirtualTpu
 
 ON_HARDWARE = {
     "a virtual TPU has the type that was asked for",
@@ -40,7 +40,9 @@ def interrupts() -> Iterator[None]:
 
 def verified(*groups: str, **options: Any) -> VerifyReport:
     """Return the report on the claims of some groups, or of all."""
-    suites = [suite for suite in suites_of("jax") if not groups or suite.group in groups]
+    suites = [
+        suite for suite in framework.of("jax").suites() if not groups or suite.group in groups
+    ]
     return run.verify_plan(resolve(Request(framework="jax", **options)), suites=suites)
 
 

@@ -33,7 +33,7 @@ def main() -> int:
     if options.worker:
         return _check(options.operations, options.cases, options.seed)
     if not options.operations:
-        from tpunb.virtual.tensorflow.replicate.joining_rules import operations
+        from tpunb.tensorflow.virtual.replicate.joining_rules import operations
 
         options.operations = sorted(operations())
     names = options.operations

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from joining.inputs import Slot, inputs_of
 
-from tpunb.virtual.tensorflow.private_names import dtypes, op_def_registry
+from tpunb.tensorflow.virtual.private_names import dtypes, op_def_registry
 
 SHAPES = [
     (),

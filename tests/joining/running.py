@@ -17,8 +17,8 @@ from joining.cases import SUMMED, Case, cases_of
 from support.joined import analyses
 from support.strategies import all_reduce
 
+from tpunb.tensorflow.virtual.graph.function_def import FRESH
 from tpunb.virtual import VirtualTPUStrategy
-from tpunb.virtual.tensorflow.graph.function_def import FRESH
 
 REPLICAS = 3
 TOLERANCES = {tf.float16: 2e-2, tf.bfloat16: 1e-1, tf.float64: 1e-8, tf.complex128: 1e-8}

@@ -30,9 +30,9 @@ from tpunb._util.interrupts import Stopped
 from tpunb.display.widgets import frontend
 from tpunb.keras import LiveCurves, log_recorder
 from tpunb.keras.batch_values import BatchValues
+from tpunb.tensorflow.virtual.runtime.stoppable import StoppableCalls
 from tpunb.training import history as histories
 from tpunb.training.history import History
-from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
 # Keras 2 runs in the same process as Keras 3, which stays `tf.keras`.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")

@@ -207,7 +207,7 @@ shell.run_line_magic("load_ext", "tpunb")
 heavy = {"tensorflow", "numpy", "matplotlib", "PIL", "keras", "pandas", "ipywidgets", "grpc"}
 slow = {"urllib.request", "http.client", "concurrent.futures", "multiprocessing", "tpunb.errors.catalogue"}
 # Needed by the first magics, and a third of the time of loading.
-later = {"tpunb.tpu.compiled_program", "tpunb.machine.software", "tpunb.machine.detect", "tpunb.cells.source"}
+later = {"tpunb.tpu.compiled_program", "tpunb.machine.software", "tpunb.machine.detect", "tpunb.cells.reading.source"}
 found = (heavy | slow | later) & (set(sys.modules) - before)
 assert not found, found
 shell.run_line_magic("tpu_status", "")

@@ -7,8 +7,8 @@ import warnings
 import pytest
 from support.shell import Notebook
 
-from tpunb.checks.rule_check import CheckError, CheckReport
 from tpunb.errors import TpuWarning
+from tpunb.tensorflow.checks.rule_check import CheckError, CheckReport
 
 pytestmark = pytest.mark.usefixtures("tf")
 

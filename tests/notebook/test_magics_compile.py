@@ -14,12 +14,12 @@ from support.shell import Notebook
 
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.interrupts import Stopped
-from tpunb.cells import pipeline_speed
-from tpunb.compiler import libtpu
-from tpunb.compiler.answers import Compiled, Refused
-from tpunb.compiler.libtpu import Prepared
-from tpunb.compiler.partial_answers import CompilationStopped
+from tpunb.compiler.ask import libtpu
+from tpunb.compiler.ask.answers import Compiled, Refused
+from tpunb.compiler.ask.libtpu import Prepared
+from tpunb.compiler.ask.partial_answers import CompilationStopped
 from tpunb.compiler.program import CompilerUnavailableError, TpuProgram, TpuPrograms
+from tpunb.tensorflow.cells.pipeline import speed as pipeline_speed
 from tpunb.training.input_speed import InputSpeed
 
 pytestmark = pytest.mark.usefixtures("tf")

@@ -15,7 +15,6 @@ from IPython.core.error import UsageError
 from support.shell import Notebook, Ran
 
 import tpunb
-from tpunb.connection import hardware
 from tpunb.display.widgets import frontend
 from tpunb.errors import (
     AcceleratorTypeError,
@@ -27,6 +26,7 @@ from tpunb.errors import (
 )
 from tpunb.machine import chips
 from tpunb.notebook.magics import TpuMagics
+from tpunb.tensorflow.connection import hardware
 from tpunb.virtual.installation import current
 
 pytestmark = pytest.mark.usefixtures("tf")

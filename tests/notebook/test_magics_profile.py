@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from support.shell import Notebook
 
-from tpunb.cells import profiling
-from tpunb.cells.profiling import ProfileError
+from tpunb.tensorflow.cells import profiling
+from tpunb.tensorflow.cells.profiling import ProfileError
 from tpunb.training.profile import Profile
 
 pytestmark = pytest.mark.usefixtures("tf")
@@ -64,7 +64,7 @@ def fitted(tf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
             "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
         ) as notebook,
     ):
-        patch.setattr("tpunb.virtual.tensorflow.strategy.most_joined", lambda *_: 0)
+        patch.setattr("tpunb.tensorflow.virtual.strategy.most_joined", lambda *_: 0)
         notebook.good("%tpu_connect --simulate v3-8")
         notebook.good(DATA + MODEL)
         yield notebook

@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 from support.shell import Notebook, Ran
 from support.tiers import THOROUGH
 
-from tpunb.cells.undefined_names import CellNameError
+from tpunb.cells.reading.undefined_names import CellNameError
 from tpunb.errors import CellError, NotConnectedError, TpunbError
 
 pytestmark = pytest.mark.usefixtures("tf")

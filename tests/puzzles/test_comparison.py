@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpunb.puzzles.comparison import difference
+from tpunb.teach.puzzles.comparison import difference
 
 RIGHT = np.linspace(-1.0, 2.0, 12).reshape(3, 4)
 

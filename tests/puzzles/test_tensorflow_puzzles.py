@@ -20,7 +20,7 @@ from support.puzzle_answers import (
 )
 
 import tpunb
-from tpunb.puzzles.tensorflow_puzzles import PUZZLES
+from tpunb.teach.puzzles.tensorflow_puzzles import PUZZLES
 
 NAMES = [puzzle.name for puzzle in PUZZLES]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.cells.runner import CellRunner
+from tpunb.tensorflow.cells.runner import CellRunner
 from tpunb.training.run_result import RunResult
 from tpunb.virtual import VirtualTPUStrategy
 

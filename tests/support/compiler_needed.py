@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tpunb.compiler.libtpu import why_unavailable
+from tpunb.compiler.ask.libtpu import why_unavailable
 
 
 def require_compiler() -> None:

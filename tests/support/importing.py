@@ -136,7 +136,7 @@ def _module_files(place: Path, parts: list[str], attribute: str = "") -> Iterato
     if package.is_file():
         yield package
         if attribute in homes_in(package):
-            yield from _files(".".join([*parts, homes_in(package)[attribute]]))
+            yield from _files(homes_in(package)[attribute])
 
 
 @functools.cache

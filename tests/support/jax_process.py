@@ -43,6 +43,7 @@ def said_with_jax(program: str, folder: Path, *, keras: bool = False) -> dict[st
         keras: Whether it needs Keras.
     """
     end = "import sys\nassert 'tensorflow' not in sys.modules\n"
+    end += "assert not [name for name in sys.modules if name.startswith('tpunb.tensorflow')]\n"
     program = _NEEDS_KERAS + program if keras else program
     return _said(_python_with_jax(), f"{program}\n{end}", folder, {"KERAS_BACKEND": "jax"})
 

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from support.strategies import each, run, strategy_of
-from tpunb.virtual.tensorflow.replicate import expansion, joining
-from tpunb.virtual.tensorflow.replicate.variance import Analysis
+from tpunb.tensorflow.virtual.replicate import expansion, joining
+from tpunb.tensorflow.virtual.replicate.variance import Analysis
 
 REPLICAS = 4
 

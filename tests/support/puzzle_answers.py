@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpunb.compiler.recorded_verdicts import FOLDER
+from tpunb.compiler.ask.recorded_verdicts import FOLDER
 from tpunb.puzzles import check
 
 Case = tuple[str, tuple[Any, ...], str]

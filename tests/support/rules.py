@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tpunb.checks.keras_models import strategy_for
-from tpunb.checks.rule_check import CheckReport, examined
-from tpunb.checks.untouched import untouched
+from tpunb.tensorflow.checks.keras_models import strategy_for
+from tpunb.tensorflow.checks.rule_check import CheckReport, examined
+from tpunb.tensorflow.checks.untouched import untouched
 
 
 def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckReport:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpunb.tensorflow.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual import VirtualTPUStrategy
-from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
 
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 SUMMED_ON_READ = {

@@ -6,9 +6,9 @@ Each `type: ignore` is a mistake that a type checker must find.
 from __future__ import annotations
 
 import tpunb
-from tpunb.checks.compare import Comparison
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.errors import DoesNotFitError
+from tpunb.tensorflow.checks.compare import Comparison
 from tpunb.tpu.types import Accelerator
 
 

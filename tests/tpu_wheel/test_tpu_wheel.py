@@ -100,7 +100,7 @@ def test_the_system_device_is_not_a_tpu() -> None:
 
 
 SEARCH = """
-from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow
+from tpunb.machine.import_tensorflow import import_tensorflow
 import_tensorflow()
 import tensorflow as tf
 assert [device.device_type for device in tf.config.list_physical_devices()] == ["CPU"]

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tpunb import framework as port
 from tpunb.machine.framework import JAX, TENSORFLOW
-from tpunb.verification.suites import suites_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "maintainers" / "claims.md"
 REPORTS = Path(__file__).parents[1] / "hardware_reports"
@@ -29,7 +29,7 @@ def section(framework: str, reports: Sequence[Mapping[str, Any]]) -> str:
         reports: Reports from hardware.
     """
     lines = [TITLES[framework], ""]
-    for suite in suites_of(framework):
+    for suite in port.of(framework).suites():
         lines += [f"### {suite.group[0].upper()}{suite.group[1:]}", ""]
         lines += ["| claim | in words | on hardware |", "|---|---|---|"]
         for name, says in suite.claims().items():

@@ -125,8 +125,8 @@ def verdicts_on(fn: Any, *args: Any, tpu: str) -> Ours:
     """The package's verdict on a function with these arguments, compiled for a TPU type."""
     from support.rules import check as by_rules
 
-    from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile as compile_for
+    from tpunb.tensorflow.compiler.check import check
 
     try:
         program = compile_for(fn, *args, tpu=tpu)

@@ -63,7 +63,7 @@ def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
 
 def ours(entry: Entry) -> Ours:
     """The package's verdict on a function of a dataset's batch with a size."""
-    from tpunb.checks.dataset_sizes import DatasetBatch
+    from tpunb.tensorflow.checks.dataset_sizes import DatasetBatch
 
     fn, specs = entry
     places = open_places(entry)

@@ -13,19 +13,20 @@ import pytest
 from support.tiers import THOROUGH, thorough
 
 import tpunb
-from tpunb.compiler import libtpu
+from tpunb import framework
+from tpunb.compiler.ask import libtpu
 from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
 from tpunb.errors import ConnectError
+from tpunb.tensorflow.verification import step_times
+from tpunb.tensorflow.virtual.replicate import writer
+from tpunb.tensorflow.virtual.replicate.builder import Builder
+from tpunb.tensorflow.virtual.strategy import VirtualTPUStrategy
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.training.history import History
-from tpunb.verification import run, step_times, suite
+from tpunb.verification import run, suite
 from tpunb.verification.report import DIED, VerifyReport
-from tpunb.verification.suites import suites_of
 from tpunb.verification.verdicts import NO_SPEED, verdict_on
-from tpunb.virtual.tensorflow.replicate import writer
-from tpunb.virtual.tensorflow.replicate.builder import Builder
-from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,11 @@ def no_other_connections(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 def verified(*groups: str, **options: Any) -> VerifyReport:
     """Return the report on the claims of some groups, or of all."""
-    suites = [suite for suite in suites_of("tensorflow") if not groups or suite.group in groups]
+    suites = [
+        suite
+        for suite in framework.of("tensorflow").suites()
+        if not groups or suite.group in groups
+    ]
     return run.verify_plan(resolve(Request(**options)), suites=suites)
 
 
@@ -53,7 +58,9 @@ def named(report: VerifyReport) -> set[str]:
 def test_every_claim_holds(tpu: str) -> None:
     report = verified(simulate=tpu)
     assert report.ok, report
-    assert len(report.outcomes) == sum(len(suite.claims()) for suite in suites_of("tensorflow"))
+    assert len(report.outcomes) == sum(
+        len(suite.claims()) for suite in framework.of("tensorflow").suites()
+    )
     assert len({(outcome.group, outcome.name) for outcome in report.outcomes}) == len(
         report.outcomes
     )

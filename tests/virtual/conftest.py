@@ -33,7 +33,7 @@ def circumstances(request: pytest.FixtureRequest, tf: Any) -> Iterator[None]:
         return
     from support.strategies import make, strategy_of
 
-    from tpunb.virtual.tensorflow.stoppable import StoppableCalls
+    from tpunb.tensorflow.virtual.runtime.stoppable import StoppableCalls
 
     other = strategy_of(2)
     v = make(other, 0.0)

@@ -14,9 +14,9 @@ from support.bfloat16 import bf, whole_numbers
 from support.strategies import each, run, strategy_of
 from support.tiers import THOROUGH, thorough
 
+from tpunb.tensorflow.virtual.private_names import xla_data_pb2
+from tpunb.tensorflow.virtual.replicate.matrix_unit import FACTORS, MatrixUnit
 from tpunb.virtual.arithmetic import ArithmeticNameError
-from tpunb.virtual.tensorflow.private_names import xla_data_pb2
-from tpunb.virtual.tensorflow.replicate.matrix_unit import FACTORS, MatrixUnit
 
 
 class Ops:

@@ -16,9 +16,9 @@ from counterparts.children import WITHOUT_UNUSED, python_path
 from support.patience import PATIENCE
 
 from tpunb.errors import ConnectError
+from tpunb.machine import import_tensorflow
+from tpunb.machine.import_tensorflow import quiet_start, restore_log, silence_log
 from tpunb.machine.tested_releases import release, tensorflow_version
-from tpunb.virtual.tensorflow import import_tensorflow
-from tpunb.virtual.tensorflow.import_tensorflow import quiet_start, restore_log, silence_log
 
 ROOT = Path(__file__).parents[2]
 

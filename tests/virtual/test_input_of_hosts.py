@@ -12,8 +12,8 @@ import tensorflow as tf
 from support.strategies import local, strategy_of
 from support.tiers import thorough
 
-from tpunb.virtual.tensorflow import strategy as strategies
-from tpunb.virtual.tensorflow.datasets import can_be_read_once, replicas_of_parts
+from tpunb.tensorflow.virtual import strategy as strategies
+from tpunb.tensorflow.virtual.input.datasets import can_be_read_once, replicas_of_parts
 
 NUMBERS, BATCH, STEPS = 64, 32, 4
 Policy = tf.data.experimental.AutoShardPolicy

@@ -13,8 +13,8 @@ from support.strategies import local, stepper, strategy_of
 from support.tiers import thorough
 from tensorflow.core.framework import dataset_options_pb2
 
-from tpunb.virtual.tensorflow.distributed_datasets import WholeBatchIterator
-from tpunb.virtual.tensorflow.iterators import HostIterator
+from tpunb.tensorflow.virtual.input.distributed_datasets import WholeBatchIterator
+from tpunb.tensorflow.virtual.input.iterators import HostIterator
 
 CORES, SIZE, BATCHES = 4, 8, 3
 NUMBERS = np.arange(BATCHES * SIZE * 2, dtype=np.float32).reshape(BATCHES * SIZE, 2)

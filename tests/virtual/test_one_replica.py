@@ -27,9 +27,9 @@ from support.strategies import (
 from support.tiers import thorough
 from tensorflow.python.tpu.ops import tpu_ops
 
-from tpunb.cells.runner import CellRunner
 from tpunb.connection.connect import connect
 from tpunb.errors import TpuWarning
+from tpunb.tensorflow.cells.runner import CellRunner
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras_names"),

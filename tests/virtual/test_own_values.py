@@ -23,7 +23,7 @@ from support.strategies import (
 )
 from support.tiers import thorough
 
-from tpunb.virtual.tensorflow.replicate.joined_forms import REAL
+from tpunb.tensorflow.virtual.replicate.joined_forms import REAL
 
 pytestmark = pytest.mark.usefixtures("circumstances")
 

@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf
 
 import tpunb
-from tpunb.connection.connection import Connection
 from tpunb.errors import MemoryLimitError
-from tpunb.verification import refusals
+from tpunb.tensorflow.connection.connection import Connection
+from tpunb.tensorflow.verification import refusals
+from tpunb.tensorflow.virtual.refused_errors import error_of_rule
 from tpunb.verification.suite import ConnectedTpu
 from tpunb.virtual.strictness import REFUSED
-from tpunb.virtual.tensorflow.refused_errors import error_of_rule
 
 CELLS = {
     "unsupported-op": "tf.strings.length(tf.strings.as_string(x))",

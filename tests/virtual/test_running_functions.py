@@ -12,10 +12,10 @@ import tensorflow as tf
 from support.divergence import function
 from support.strategies import copies, make, strategy_of
 
-from tpunb.virtual.tensorflow import running_functions
-from tpunb.virtual.tensorflow.private_names import context
-from tpunb.virtual.tensorflow.running_functions import any_runs
-from tpunb.virtual.tensorflow.stoppable import StoppableCalls
+from tpunb.tensorflow.virtual.private_names import context
+from tpunb.tensorflow.virtual.runtime import running_functions
+from tpunb.tensorflow.virtual.runtime.running_functions import any_runs
+from tpunb.tensorflow.virtual.runtime.stoppable import StoppableCalls
 
 
 class Gate:

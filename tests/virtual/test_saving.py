@@ -10,7 +10,7 @@ import tensorflow as tf
 from support.strategies import copies, local, strategy_of
 from support.tiers import thorough
 
-from tpunb.virtual.tensorflow.variable_copies import copies_of
+from tpunb.tensorflow.virtual.copies.variable_copies import copies_of
 
 OTHERS = [None, 8, *thorough([1, 32])]
 """The numbers of replicas that load; None means plain TensorFlow."""

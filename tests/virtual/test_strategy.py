@@ -11,8 +11,8 @@ import tensorflow as tf
 from support.strategies import all_reduce, each, local, replica_id, run, stepper, strategy_of
 
 from tpunb.errors import AcceleratorTypeError, VirtualDevicesError
+from tpunb.tensorflow.virtual.runtime import devices
 from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
-from tpunb.virtual.tensorflow import devices
 
 
 def test_it_is_a_tpu_strategy(four: Any) -> None:

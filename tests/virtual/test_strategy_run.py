@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import all_reduce, each, local, replica_id, run, strategy_of
 
-from tpunb.virtual.tensorflow.private_names import distribute_values
+from tpunb.tensorflow.virtual.private_names import distribute_values
 
 Point = collections.namedtuple("Point", "x y")
 OPTIONS = {

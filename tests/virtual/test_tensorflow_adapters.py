@@ -19,14 +19,15 @@ import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
 
-from tpunb.virtual.tensorflow import distributed_datasets, iterators, strategy
-from tpunb.virtual.tensorflow import private_names as private
-from tpunb.virtual.tensorflow.replicate import trace
+from tpunb.tensorflow.virtual import private_names as private
+from tpunb.tensorflow.virtual import strategy
+from tpunb.tensorflow.virtual.input import distributed_datasets, iterators
+from tpunb.tensorflow.virtual.replicate import trace
 
 PACKAGE = Path(__file__).parents[2] / "tpunb"
 
 ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
-    "virtual/tensorflow/graph/tensorflow_graphs.py": {
+    "tensorflow/virtual/graph/tensorflow_graphs.py": {
         "an operation": {
             "_set_attr": "marks what belongs to the host",
             "_add_control_input": "orders what prints",
@@ -45,7 +46,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "an atomic function": {"_bound_context": "finds the lines that made operations"},
         "the gradients": {"_registry": "forgets the gradients of examined functions"},
     },
-    "virtual/tensorflow/tensorflow_state.py": {
+    "tensorflow/virtual/runtime/tensorflow_state.py": {
         "the context": {
             "_context_handle": "tells whether devices can still be added",
             "_server_def": "forgets a cluster that could not be connected to",
@@ -57,7 +58,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "TPU functions": {"_pad_all_input": "pads inputs as a TPU does"},
         "a saver": {"_num_unique_tasks": "restores checkpoints on any number of workers"},
     },
-    "virtual/tensorflow/datasets.py": {
+    "tensorflow/virtual/input/datasets.py": {
         "datasets": {"_OptionsDataset": "sees through options to the batches"},
         "distribution of datasets": {"_RemoteDataset": "clones a dataset for each host"},
         "a batched dataset": {
@@ -72,7 +73,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a rebatched dataset": {"_batch_sizes": "finds how a batch is cut"},
     },
-    "virtual/tensorflow/iterators.py": {
+    "tensorflow/virtual/input/iterators.py": {
         "distributed input": {"_replace_per_replica_spec": "finds the type of a part"},
         "input workers": {"_worker_device_pairs": "finds the hosts and cores of a dataset"},
         "an iterator": {"_get_next_call_count": "counts calls for all cores as one"},
@@ -88,7 +89,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_create_device_dataset": "keeps TensorFlow 1's iterators from tuning themselves",
         },
     },
-    "virtual/tensorflow/distributed_datasets.py": {
+    "tensorflow/virtual/input/distributed_datasets.py": {
         "a distributed dataset": {
             "_built": "leaves unreadable data to TensorFlow, which raises the error",
             "_cloned_datasets": "reads each host's part of a dataset",
@@ -104,7 +105,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "distributed input": {"_create_per_replica": "groups the parts of a batch"},
     },
-    "virtual/tensorflow/strategy.py": {
+    "tensorflow/virtual/strategy.py": {
         "an extended strategy": {
             "_container_strategy": "finds the strategy",
             "_num_replicas_in_sync": "knows the replicas",
@@ -114,13 +115,13 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "input workers": {"_worker_device_pairs": "places input pipelines"},
     },
-    "virtual/tensorflow/replicate/trace.py": {
+    "tensorflow/virtual/replicate/trace.py": {
         "a replica context": {
             "_replicated_vars": "gives a variable one handle for all replicas",
             "_outside_compilation_cluster": "marks what belongs to the host",
         },
     },
-    "virtual/tensorflow/copy_views.py": {
+    "tensorflow/virtual/copies/copy_views.py": {
         "a distributed variable": {
             "_primary": "finds the first copy",
             "_handle_id": "knows a variable from others",
@@ -141,7 +142,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a replicated variable": {"_vars": "finds the copies of a variable"},
     },
-    "virtual/tensorflow/variable_copies.py": {
+    "tensorflow/virtual/copies/variable_copies.py": {
         "a variable": {"_handle_name": "names a copy's own resource"},
         "a variable's handle": {
             "_handle_data": "finds the type of a variable, gives a copy a resource of its own",
@@ -151,7 +152,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a replicated variable": {"_vars": "finds the copies of a variable"},
     },
-    "virtual/tensorflow/keras_internals.py": {
+    "machine/keras_internals.py": {
         "a model": {
             "_flatten_layers": "names the layers of a model",
             "_symbolic_build": "builds a model that is checked",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tpunb.virtual import watched_import
-from tpunb.virtual.watched_import import FirstImport
+from tpunb.machine import watched_import
+from tpunb.machine.watched_import import FirstImport
 
 ONE, OTHER = "stands_for_one", "stands_for_the_other"
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 from support.strategies import local
 from support.tiers import thorough_except
 
-from tpunb.virtual.tensorflow import distributed_datasets
-from tpunb.virtual.tensorflow.distributed_datasets import WholeBatchIterator
-from tpunb.virtual.tensorflow.replicate.batch_parts import BatchParts
+from tpunb.tensorflow.virtual.input import distributed_datasets
+from tpunb.tensorflow.virtual.input.distributed_datasets import WholeBatchIterator
+from tpunb.tensorflow.virtual.replicate.batch_parts import BatchParts
 
 Policy = tf.data.experimental.AutoShardPolicy
 

@@ -19,8 +19,8 @@ from support.divergence import function, rank, running
 from support.strategies import SUMMED_ON_READ, copies, each, local, make, run, strategy_of
 from support.tiers import thorough
 
-from tpunb.virtual.tensorflow.private_names import ResourceVariable
-from tpunb.virtual.tensorflow.variable_copies import copies_of
+from tpunb.tensorflow.virtual.copies.variable_copies import copies_of
+from tpunb.tensorflow.virtual.private_names import ResourceVariable
 
 pytestmark = pytest.mark.usefixtures("circumstances")
 

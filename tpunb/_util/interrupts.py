@@ -9,7 +9,8 @@ One handler of SIGINT serves every block of these kinds:
 - `uninterrupted` surrounds a change that must be complete. Every signal waits for its end.
 
 While TensorFlow runs a function, the calling thread is in C, where no exception gets through.
-`tpunb/virtual/tensorflow/stoppable.py` makes such calls in a worker thread, and cancels them.
+`tpunb/tensorflow/virtual/runtime/stoppable.py` makes such calls in a worker
+thread, and cancels them.
 
 A second interrupt is raised at once. If a library has swallowed the first, press again.
 """

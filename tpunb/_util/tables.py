@@ -74,6 +74,7 @@ def table(
     head: Sequence[str] = (),
     named: bool = False,
     style: TableStyle = LINED,
+    attributes: Sequence[str] = (),
 ) -> Markup:
     """Return a table.
 
@@ -82,17 +83,21 @@ def table(
         head: The names of the columns, if any.
         named: Whether the first cell of each row is its name.
         style: The table's style.
+        attributes: The attributes of each row, which make a grid whose rows a page can select.
     """
     rows = list(rows)
     columns = max((len(row) for row in rows if not isinstance(row, str)), default=1)
     title = f'<tr><th colspan="{columns}" style="{style.title}">'
     body = "".join(
-        f"{title}{escaped(row)}</th></tr>" if isinstance(row, str) else _row(row, int(named), style)
-        for row in rows
+        f"{title}{escaped(row)}</th></tr>"
+        if isinstance(row, str)
+        else _row(row, int(named), style, *attributes[number : number + 1])
+        for number, row in enumerate(rows)
     )
     names = f"<thead>{_row(head, len(head), style)}</thead>" if head else ""
-    opening = f'<table style="{style.table}">' if style.table else "<table>"
-    return Markup(f"{opening}{names}<tbody>{body}</tbody></table>")
+    role = ' role="grid" aria-multiselectable="true"' if attributes else ""
+    css = f' style="{style.table}"' if style.table else ""
+    return Markup(f"<table{role}{css}>{names}<tbody>{body}</tbody></table>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +135,11 @@ def _tile(tile: Tile) -> str:
     return f'<td{title} style="{tile.style}">{escaped(tile.content)}</td>'
 
 
-def _row(cells: Sequence[str], headings: int, style: TableStyle) -> str:
+def _row(cells: Sequence[str], headings: int, style: TableStyle, attributes: str = "") -> str:
     """Return a row whose first cells are headings."""
     names = "".join(_cell("th", style.heading, cell) for cell in cells[:headings])
     values = "".join(_cell("td", style.cell, cell) for cell in cells[headings:])
-    return f"<tr>{names}{values}</tr>"
+    return f"<tr{attributes}>{names}{values}</tr>"
 
 
 _FIGURE = re.compile(r"\d.{0,15} .{0,15}")

@@ -6,9 +6,9 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
+from tpunb.cells.reading.source import CellSource
 from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.settings import RunSettings
-from tpunb.cells.source import CellSource
 from tpunb.cells.step_run import StepRun
 from tpunb.training.run_result import RunResult, Timings
 

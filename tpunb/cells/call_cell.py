@@ -17,15 +17,15 @@ from typing import Any
 
 from tpunb._util.code_names import mentions, value_of
 from tpunb.cells.keras_calls import METHODS, KerasCall, is_keras_method, keras_call
+from tpunb.cells.reading.source import CellSource
 from tpunb.cells.settings import CompileSettings
-from tpunb.cells.source import CellSource
-from tpunb.compiler import jax_functions
 from tpunb.compiler.compile import compile_call
-from tpunb.compiler.frameworks import JAX, framework_of_module, frameworks_in, frameworks_of
+from tpunb.compiler.frameworks import framework_of_module, frameworks_in, frameworks_of
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import TpunbError
-from tpunb.errors.code_problems import is_of_this_package
-from tpunb.virtual.tensorflow.import_tensorflow import has_tensorflow
+from tpunb.errors.code_problems import is_of_this_package, lines_of
+from tpunb.machine.framework import JAX
+from tpunb.machine.import_tensorflow import has_tensorflow
 
 _CALL = "__tpunb_call__"
 
@@ -168,7 +168,7 @@ def _mark(error: Exception, cell: CellSource) -> None:
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     if isinstance(error, TpunbError) or is_of_this_package(innermost):
         return
-    places = jax_functions.lines_of(error)
+    places = lines_of(error)
     inside = [place.line for place in places if place.file == cell.filename]
     error.tpunb_lines = inside[:1] or [cell.body[-1].lineno]  # type: ignore[attr-defined]
     if places and places[0].file != cell.filename:

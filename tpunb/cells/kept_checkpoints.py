@@ -13,9 +13,9 @@ from typing import Any
 from tpunb._util.interrupts import Overdue, StopButton
 from tpunb._util.units import grouped
 from tpunb.cells.batch import Batch, bound_to
+from tpunb.cells.reading.source import CellSource, StepSource
 from tpunb.cells.run_state import RunState
 from tpunb.cells.saved_curves import restore_curves, saved_curves
-from tpunb.cells.source import CellSource, StepSource
 from tpunb.cells.step_batches import BatchSource
 from tpunb.errors import CellError, TpuWarning
 from tpunb.training.checkpoint_settings import CheckpointSettings

@@ -18,7 +18,7 @@ import numpy as np
 
 from tpunb._util.units import grouped
 from tpunb.compiler.program import CompileError
-from tpunb.virtual.tensorflow.keras_internals import (
+from tpunb.machine.keras_internals import (
     OF_ONE_BATCH,
     STEPS,
     is_model,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpunb.cells.source import StepSource
+from tpunb.cells.reading.source import StepSource
 from tpunb.errors import TpunbError
 
 _METHODS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpunb.cells.nests import leaves, substitute
 from tpunb.cells.plotted_values import plotted_leaf
+from tpunb.cells.reading.nests import leaves, substitute
 
 
 @dataclass(frozen=True)

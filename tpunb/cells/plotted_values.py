@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.cells.cell_errors import replicas_text
-from tpunb.cells.source import LAST
+from tpunb.cells.reading.cell_errors import replicas_text
+from tpunb.cells.reading.source import LAST
 from tpunb.errors import CellError, did_you_mean
 from tpunb.training.history import History
 from tpunb.training.metrics import mean_of

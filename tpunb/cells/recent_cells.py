@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import weakref
 
-from tpunb.cells.source import CellSource, parse_cell
+from tpunb.cells.reading.source import CellSource, parse_cell
 
 _MOST_RECENT = 32
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpunb._util.integers import is_whole
 from tpunb._util.options import option
-from tpunb.compiler.compile_settings import CompileOptions
+from tpunb.compiler.ask.compile_settings import CompileOptions
 from tpunb.errors import CellError, did_you_mean
 from tpunb.training.checkpoint_settings import CheckpointSettings
 
 if TYPE_CHECKING:
-    from tpunb.cells.source import StepSource
+    from tpunb.cells.reading.source import StepSource
 
 _REDUCTIONS = ("mean", "sum")
 

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_interrupts
 from tpunb._util.units import grouped
 from tpunb.cells.batch import Batch, bound_to
-from tpunb.cells.cell_errors import mark_step
 from tpunb.cells.kept_checkpoints import KeptCheckpoints
 from tpunb.cells.plotted_values import PlottedValues
+from tpunb.cells.reading.cell_errors import mark_step
+from tpunb.cells.reading.source import LAST, CellSource, StepSource
 from tpunb.cells.run_state import RunState
 from tpunb.cells.settings import RunSettings, checked_outputs, total_steps
-from tpunb.cells.source import LAST, CellSource, StepSource
 from tpunb.cells.step_batches import BatchSource
 from tpunb.cells.steps_per_loop import StepsPerLoop
 from tpunb.errors import CellError

@@ -15,7 +15,7 @@ from tpunb.cli.compile_requests import arguments_of, checked, read_request
 from tpunb.cli.compile_worker import Stamps, Worker, source_file, stamps_of
 from tpunb.cli.compiled_source import source_of
 from tpunb.compiler import fit_report
-from tpunb.compiler.compile_settings import CompileOptions
+from tpunb.compiler.ask.compile_settings import CompileOptions
 from tpunb.compiler.exit_codes import BAD_INPUT, FAILED, INTERNAL, NOT_KNOWN, USAGE
 from tpunb.errors import TpunbError
 

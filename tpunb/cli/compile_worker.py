@@ -20,7 +20,7 @@ from tpunb._util.deadline import Deadline
 from tpunb.cli.compile_requests import arguments_of
 from tpunb.cli.compiled_source import outcome_of
 from tpunb.cli.python_source import SEPARATOR, import_file
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library
 

@@ -27,7 +27,7 @@ from tpunb.cli.python_source import (
     refuse_wrong_arguments,
     user_frames,
 )
-from tpunb.compiler.compile_settings import CompileOptions
+from tpunb.compiler.ask.compile_settings import CompileOptions
 from tpunb.compiler.exit_codes import BAD_INPUT, INTERNAL, NO_COMPILER, USAGE
 from tpunb.errors import TpunbError
 
@@ -167,7 +167,7 @@ def compiled(
 @contextlib.contextmanager
 def _quiet_tensorflow() -> Iterator[None]:
     """Within a block, keep TensorFlow's log from hiding the errors of the user's code."""
-    from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
+    from tpunb.machine.import_tensorflow import QuietImport
 
     finder = QuietImport()
     sys.meta_path.insert(0, finder)
@@ -202,7 +202,7 @@ def _programs(
     args: argparse.Namespace, source: dict[str, str], import_file: ImportFile
 ) -> TpuPrograms:
     """Return the compiled programs. `source` gets the kind and the name of the program."""
-    from tpunb.compiler.memory_limits import limit_in_bytes
+    from tpunb.compiler.fit.memory_limits import limit_in_bytes
     from tpunb.tpu.types import accelerator
 
     limit_in_bytes(args.limit, 1)  # raises at once if it is not a limit
@@ -247,7 +247,7 @@ def _of_function(
     options: CompileOptions,
     import_file: ImportFile,
 ) -> TpuPrograms:
-    from tpunb.compiler import libtpu, recorded_verdicts
+    from tpunb.compiler.ask import libtpu, recorded_verdicts
     from tpunb.compiler.compile import compile_call
 
     if args.batch or args.input or args.step:

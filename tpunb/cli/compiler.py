@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tpunb.cli.command import Failed, add_command
-from tpunb.compiler.environment import DOWNLOAD
+from tpunb.compiler.ask.environment import DOWNLOAD
 
 _EPILOG = """\
 examples:
@@ -67,7 +67,7 @@ def add_to(commands: Any) -> None:
 
 
 def _install(args: argparse.Namespace) -> None:
-    from tpunb.compiler import environment
+    from tpunb.compiler.ask import environment
 
     installed = environment.install(args.python, say=lambda text: print(text, flush=True))
     print(f"Installed the TPU's compiler in {installed.folder}")
@@ -75,7 +75,7 @@ def _install(args: argparse.Namespace) -> None:
 
 def _status(args: argparse.Namespace) -> None:
     from tpunb._util.units import byte_count, counted
-    from tpunb.compiler import environment, kept_verdicts, libtpu
+    from tpunb.compiler.ask import environment, kept_verdicts, libtpu
 
     del args
     installed = environment.find()
@@ -93,7 +93,7 @@ def _status(args: argparse.Namespace) -> None:
 
 
 def _remove(args: argparse.Namespace) -> None:
-    from tpunb.compiler import environment, kept_verdicts
+    from tpunb.compiler.ask import environment, kept_verdicts
 
     del args
     removed = list(filter(None, [kept_verdicts.remove(), environment.remove()]))

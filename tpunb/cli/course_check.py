@@ -16,7 +16,7 @@ from typing import Any
 from tpunb._util.plain_text import hanging, plain
 from tpunb._util.units import byte_count, duration
 from tpunb.cli.execution import EXECUTING, missing_packages
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 from tpunb.errors.base import hint
 from tpunb.machine.resources import measure
 from tpunb.machine.software import find_software

@@ -21,7 +21,7 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 from tpunb.machine.framework import FRAMEWORKS, JAX, TENSORFLOW, installed_frameworks
 from tpunb.notebook.files import NotebookError, read_notebook
 

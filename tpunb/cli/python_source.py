@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from tpunb._util.search_path import add_users_folder, is_taken
-from tpunb.cells.cell_errors import essence
+from tpunb.cells.reading.cell_errors import essence
 from tpunb.errors import TpunbError, did_you_mean
 from tpunb.errors.code_problems import is_library, refusal_in_short
 

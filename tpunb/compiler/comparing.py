@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from tpunb.compiler.compare_meshes import MeshError, compare_meshes
-from tpunb.compiler.frameworks import refuse_jax
-from tpunb.compiler.judge import shown_elsewhere
-from tpunb.compiler.mesh_comparison import MeshComparison
-from tpunb.virtual.jax import current_type
-from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
+from tpunb import framework
+from tpunb.machine.import_tensorflow import needing_tensorflow
+from tpunb.virtual import current_type
 
 if TYPE_CHECKING:
-    from tpunb.checks.compare import Comparison
-    from tpunb.checks.replica_comparison import ReplicaComparison
+    from tpunb.jax.compiler.mesh_comparison import MeshComparison
+    from tpunb.tensorflow.checks.compare import Comparison
+    from tpunb.tensorflow.checks.replica_comparison import ReplicaComparison
 
 
 @overload
@@ -105,17 +103,12 @@ def compare(
         MeshError: The meshes do not fit the devices or the arguments.
         Exception: The function raised this error.
     """
-    if meshes is not None:
-        with shown_elsewhere():
-            return compare_meshes(fn, args, meshes, current_type.get())
-    if strategy is None and current_type.get() is not None:
-        raise MeshError(
-            "In JAX, tpunb.compare runs a function on several meshes, which are missing.",
-            fix="tpunb.compare(step, params, batch, meshes=[(1,), (8,)])",
-        )
+    if meshes is not None or (strategy is None and current_type.get() is not None):
+        on_meshes: MeshComparison = framework.jax().compare(fn, args, meshes=meshes)
+        return on_meshes
     with needing_tensorflow("tpunb.compare"):
-        from tpunb.checks.compare import CompareError
-        from tpunb.checks.compare import compare as compare_in_tensorflow
-
-    refuse_jax("tpunb.compare", fn, args, CompareError)
-    return compare_in_tensorflow(fn, *args, replicas=replicas, strategy=strategy)
+        wing = framework.tensorflow()
+        compared: Comparison | ReplicaComparison = wing.compare(
+            fn, args, replicas=replicas, strategy=strategy
+        )
+    return compared

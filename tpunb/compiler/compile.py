@@ -8,17 +8,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
+from tpunb import framework
 from tpunb._util.freed_memory import giving_back
-from tpunb.compiler import jax_fits, libtpu, recorded_verdicts
-from tpunb.compiler.batch_sizes import lowerer_for, with_any_batch
-from tpunb.compiler.beside_arrays import beside_live_arrays
-from tpunb.compiler.compile_settings import CompileOptions
-from tpunb.compiler.partial_answers import for_each_type
+from tpunb.compiler.ask import libtpu, recorded_verdicts
+from tpunb.compiler.ask.compile_settings import CompileOptions
+from tpunb.compiler.ask.partial_answers import for_each_type
+from tpunb.compiler.ask.topologies import Target, names_of, targets
+from tpunb.compiler.ask.verdict import reporting
+from tpunb.compiler.fit.batch_sizes import lowerer_for
+from tpunb.compiler.fit.would_fit import with_what_fits
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.compiler.topologies import Target, names_of, targets
-from tpunb.compiler.verdict import reporting
-from tpunb.compiler.would_fit import with_what_fits
-from tpunb.virtual.tensorflow.keras_internals import chooser, models_in
+from tpunb.machine.keras_internals import chooser, models_in
 
 
 @overload
@@ -144,11 +144,10 @@ def compile_call(
             if not options.advice:
                 return program
             if jax_call is not None and program.ok:
-                program = jax_fits.with_advice(program, *jax_call, kind, settings)
-                if options.live_arrays:
-                    program = beside_live_arrays(program, kind, *jax_call)
-                return program
-            batches = functools.partial(with_any_batch, how, kind, settings)
+                return framework.jax().with_advice(
+                    program, jax_call, kind, settings, live_arrays=options.live_arrays
+                )
+            batches = functools.partial(how.any_batch, kind, settings)
             return with_what_fits(program, kind, settings, batches, models, jax_call)
 
         def with_note(program: TpuProgram) -> TpuProgram:
@@ -179,5 +178,5 @@ def with_fixes(
     with reporting(None) as say:
         how = lowerer_for(fn, args, None, named)
         settings = CompileOptions(timeout=timeout).settings(chooser(how.fn), 1, say)
-        batches = functools.partial(with_any_batch, how, kind, settings)
+        batches = functools.partial(how.any_batch, kind, settings)
         return with_what_fits(program, kind, settings, batches, jax_call=(how.fn, args))

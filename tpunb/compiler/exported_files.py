@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tpunb.compiler import libtpu, recorded_verdicts
-from tpunb.compiler.compile_settings import CompileOptions
-from tpunb.compiler.jax_functions import prepared_module
-from tpunb.compiler.partial_answers import for_each_type
+from tpunb.compiler.ask import libtpu, recorded_verdicts
+from tpunb.compiler.ask.compile_settings import CompileOptions
+from tpunb.compiler.ask.exported_modules import prepared_module
+from tpunb.compiler.ask.partial_answers import for_each_type
+from tpunb.compiler.ask.topologies import Target, targets
+from tpunb.compiler.ask.verdict import program_for, reporting
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
-from tpunb.compiler.topologies import Target, targets
-from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import innermost
 
 JAX_EXPORT, STABLEHLO = "jax-export", "stablehlo"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tpunb.compiler import libtpu, versions
+from tpunb.compiler.ask import libtpu, versions
 from tpunb.compiler.exit_codes import (
     DOES_NOT_FIT,
     EXIT_CODES,
@@ -17,7 +17,7 @@ from tpunb.compiler.exit_codes import (
     NOT_KNOWN,
     REFUSED,
 )
-from tpunb.compiler.memory_limits import limit_in_bytes
+from tpunb.compiler.fit.memory_limits import limit_in_bytes
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors import CompileError, DoesNotFitError, NotKnownError
 from tpunb.errors.code_problems import Problem

@@ -11,22 +11,101 @@ import collections
 import functools
 import sys
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tpunb import framework
 from tpunb._util.attributes import attribute
 from tpunb._util.code_names import find_imports, mentions
 from tpunb._util.functions import unwrap
 from tpunb._util.reachable import CONTAINERS, read_globals, unpack, walk
 from tpunb._util.user_code import is_users_class, is_users_module
+from tpunb.compiler.program import CompileError
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library
 from tpunb.errors.jax_in_cells import FOR_JAX
-
-JAX, TENSORFLOW = "JAX", "TensorFlow"
+from tpunb.machine.framework import FRAMEWORKS, JAX, TENSORFLOW
+from tpunb.machine.keras_internals import is_of_jax, model_of
 
 _PACKAGES = {"jax": JAX, "jaxlib": JAX, "tensorflow": TENSORFLOW, "tf_keras": TENSORFLOW}
-_BACKENDS = {"jax": JAX, "tensorflow": TENSORFLOW}
+
+
+def is_keras_model(fn: Any) -> bool:
+    """Return whether a value is a Keras model with the JAX backend, or a method of such a model."""
+    model = model_of(fn)
+    return model is not None and is_of_jax(model)
+
+
+def chosen(
+    fn: Any, args: Sequence[Any], strategy: Any = None, named: Mapping[str, Any] | None = None
+) -> tuple[str, str]:
+    """Return the framework that compiles a function, and a note if the other could too.
+
+    Args:
+        fn: The function.
+        args: The function's arguments.
+        strategy: The TensorFlow strategy in use, if any.
+        named: The function's arguments by name.
+    """
+    named = named or {}
+    jax: Any = sys.modules.get("jax")
+    if jax is None:
+        return TENSORFLOW, ""
+    if is_keras_model(fn) or (hasattr(fn, "trace") and hasattr(fn, "lower")):
+        return JAX, ""
+    kinds = (jax.Array, jax.ShapeDtypeStruct)
+    leaves = arrays_in([*args, *named.values()])
+    has_tensorflow = sys.modules.get("tensorflow") is not None
+    if not has_tensorflow or any(isinstance(leaf, kinds) for leaf in leaves):
+        return JAX, ""
+    if model_of(fn) is not None or TENSORFLOW in frameworks_in(map(type, leaves)):
+        return TENSORFLOW, ""
+    reached = frameworks_in([fn])
+    if len(reached) == 1:
+        return next(iter(reached)), ""
+    if not framework.jax().can_trace(functools.partial(fn, **named) if named else fn, args):
+        return TENSORFLOW, ""
+    if not reached and strategy is not None:
+        return TENSORFLOW, _EITHER_BY_TENSORFLOW
+    return JAX, "" if reached else _EITHER_BY_JAX
+
+
+_EITHER_BY_JAX = (
+    "JAX and TensorFlow can both trace this function, and JAX did. To use TensorFlow, pass "
+    "tf.TensorSpec arguments."
+)
+_EITHER_BY_TENSORFLOW = (
+    "JAX and TensorFlow can both trace this function, and TensorFlow did, because it is connected. "
+    "To use JAX, pass jax.ShapeDtypeStruct arguments."
+)
+
+
+def arrays_in(nest: Any) -> list[Any]:
+    """Return the leaves of a nest as JAX sees it."""
+    leaves: list[Any] = sys.modules["jax"].tree_util.tree_leaves(nest)
+    return leaves
+
+
+def with_named(fn: Any, named: Mapping[str, Any], by: str) -> Any:
+    """Return a function with arguments given by name, which JAX traces like any others.
+
+    Args:
+        fn: The function.
+        named: The arguments.
+        by: The framework that compiles the function.
+
+    Raises:
+        CompileError: The function is a model, whose step takes no named arguments.
+    """
+    if model_of(fn) is not None:
+        raise CompileError(
+            f"A model's step takes no argument by name: {', '.join(named)}.",
+            fix="Pass the model only its batch: tpunb.compile(model, x, y).",
+        )
+    plain = isinstance(fn, (types.FunctionType, types.MethodType)) and not hasattr(fn, "lower")
+    if plain and by == JAX:
+        fn = sys.modules["jax"].jit(fn)
+    return functools.partial(fn, **named)
 
 
 def frameworks_of(value: Any) -> frozenset[str]:
@@ -70,7 +149,8 @@ def framework_of_module(name: str) -> str | None:
     if package == "keras":
         keras = sys.modules.get("keras")
         backend = getattr(getattr(keras, "backend", None), "backend", lambda: "")
-        return _BACKENDS.get(backend())
+        name = str(backend())
+        return name if name in FRAMEWORKS else None
     return _PACKAGES.get(package)
 
 
@@ -123,8 +203,8 @@ def _read_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _frameworks_of_module(name: str) -> Collection[str]:
     """Return the framework of a module, or those that a library's module builds on."""
-    if framework := framework_of_module(name or ""):
-        return (framework,)
+    if own := framework_of_module(name or ""):
+        return (own,)
     module = sys.modules.get(name)
     is_users = module is not None and is_users_module(module)
     return () if is_users else _find_frameworks(name)

@@ -13,16 +13,16 @@ from typing import Any, overload
 
 from tpunb._util.plain_text import plain
 from tpunb._util.plain_values import record_from
-from tpunb.compiler.memory_limits import limit_in_bytes, limit_phrase
+from tpunb.compiler.fit.memory_limits import limit_in_bytes, limit_phrase
 from tpunb.compiler.program_files import read_program, write_program
 from tpunb.errors import CompileError as CompileError
 from tpunb.errors import CompilerUnavailableError as CompilerUnavailableError
 from tpunb.errors import DoesNotFitError as DoesNotFitError
 from tpunb.errors import NotKnownError as NotKnownError
 from tpunb.errors import NotRecordedError as NotRecordedError
+from tpunb.framework import program_display
 from tpunb.tpu.compiled_program import Program, Provenance, Share, StepTime, TpuRow
 from tpunb.tpu.families import HARDWARE
-from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import accelerator
 
 

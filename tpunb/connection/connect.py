@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tpunb import framework
 from tpunb._util.logs import logger
-from tpunb.connection.connection import Connection
-from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.options import Request, takes
 from tpunb.connection.plan import Plan, resolve
-from tpunb.errors import ConnectError
-from tpunb.machine.framework import JAX, TENSORFLOW
-from tpunb.machine.keras_2 import choose_keras_2
-from tpunb.machine.tested_releases import tensorflow_version, warn_if_newer
-from tpunb.tpu.default_tpu import DEFAULT_TPU
-from tpunb.tpu.types import accelerator
-from tpunb.virtual.installer import lend
-from tpunb.virtual.tensorflow import current_strategy
-from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow, require_tensorflow
+from tpunb.connection.tpu_connection import is_of_tensorflow
+from tpunb.machine.framework import TENSORFLOW
 
 if TYPE_CHECKING:
-    from tpunb.connection.jax_connection import JaxConnection
-    from tpunb.connection.jax_hardware import JaxHardwareConnection
+    from tpunb.jax.connection.connection import JaxConnection
+    from tpunb.jax.connection.hardware import JaxHardwareConnection
+    from tpunb.tensorflow.connection.connection import Connection
 
 _log = logger("connection")
 
@@ -96,7 +87,7 @@ def TPUStrategy(tpu: str = "") -> Any:
     """
     plan = resolve(Request(tpu, framework=TENSORFLOW))
     connection = make_connection(plan)
-    assert isinstance(connection, Connection)
+    assert is_of_tensorflow(connection)
     if connection.plan.notes and connection.kind == plan.kind:
         warnings.warn(" ".join(connection.plan.notes), stacklevel=2)
     return connection.strategy
@@ -114,73 +105,7 @@ def make_connection(
     begin = time.perf_counter()
     _log.debug("asked for %s", plan.request)
     _log.debug("connect to %s TPU %s", "virtual" if plan.kind == "virtual" else "the", plan.tpu)
-    connection = _for_jax(plan) if plan.framework == JAX else _for_tensorflow(plan, say)
+    connection: Connection | JaxConnection | JaxHardwareConnection
+    connection = framework.of(plan.framework).connect(plan, say)
     _log.debug("%r: %.3f s", connection, time.perf_counter() - begin)
-    return connection
-
-
-def _for_jax(plan: Plan) -> JaxConnection | JaxHardwareConnection:
-    if plan.kind == "hardware":
-        from tpunb.connection.jax_hardware import JaxHardwareConnection
-
-        return JaxHardwareConnection(plan)
-    from tpunb.connection.jax_connection import JaxConnection
-
-    return JaxConnection(plan, vars(sys.modules["__main__"]))
-
-
-def _for_tensorflow(plan: Plan, say: Callable[[str], None] | None) -> Connection:
-    require_tensorflow()
-    warn_if_newer(tensorflow_version())
-    if plan.request.keras is not None:
-        choose_keras_2()
-    if plan.kind == "virtual":
-        return _virtual(plan)
-    from tpunb.connection import hardware
-
-    try:
-        return Connection(plan, *hardware.connect(plan, say))
-    except ConnectError as error:
-        if not plan.fallback:
-            raise
-        return _stand_in(plan, error)
-
-
-def _stand_in(plan: Plan, error: ConnectError) -> Connection:
-    """Fall back to a virtual TPU, with a warning, because the TPU found cannot be used."""
-    from tpunb.connection.hardware.attempt import SIMULATE
-
-    reason = error.message.strip().replace("\n", " ").rstrip(".")
-    note = f"The TPU found here cannot be used ({reason}): this is a virtual {DEFAULT_TPU}."
-    fix = error.fix.replace(SIMULATE, "").strip()  # simulating is what happens already
-    notes = (note, *((f"To use the TPU: {fix}",) if fix else ()))
-    # The summary has the same note, but scripts and `c = %tpu_connect` do not show it.
-    warnings.warn(" ".join(notes), stacklevel=5)
-    return _virtual(
-        dataclasses.replace(plan, kind="virtual", tpu=DEFAULT_TPU, fallback=False, notes=notes)
-    )
-
-
-def _virtual(plan: Plan) -> Connection:
-    request, tpu = plan.request, accelerator(plan.tpu)
-    import_tensorflow()
-    from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
-    from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
-
-    topology = virtual_topology(tpu)
-    assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)
-    resolver = VirtualTPUClusterResolver(tpu)
-    strategy = VirtualTPUStrategy(
-        resolver,
-        device_assignment=assignment,
-        spmd=request.spmd,
-        strict=request.strictness,
-        arithmetic=request.arithmetic,
-        at_once=request.at_once,
-        joined=request.joined,
-    )
-    current_strategy.remember(strategy)
-    connection = Connection(plan, strategy, resolver, topology, assignment)
-    if request.patch:
-        connection.lent = lend(tpu, request.strictness, strategy.extended.arithmetic)
     return connection

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tpunb._util.plain_text import hanging, plain
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import byte_count, counted
-from tpunb.compiler import environment, libtpu
+from tpunb.compiler.ask import environment, libtpu
 from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
 from tpunb.connection.tpu_connection import latest_connection

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import write_file
 from tpunb.connection.tpu_connection import open_connections
 from tpunb.display.draw.dry_run import dry_run_json, dry_run_text
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.jax.dry_record import Calls, DryRecord
+
+if TYPE_CHECKING:
+    from tpunb.jax.virtual.dry_record import Calls, DryRecord
 
 
 def dry_run_of(connection: Any) -> tuple[list[Calls], int, float] | None:

@@ -6,17 +6,19 @@ import abc
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from tpunb.errors import NotConnectedError
+from tpunb.machine.framework import TENSORFLOW
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tpunb.compiler.program import TpuProgram, TpuPrograms
-    from tpunb.connection.cell_runners import RunsCells
     from tpunb.connection.plan import Plan
     from tpunb.display.describe.connection import ConnectionDescription
+    from tpunb.framework import RunsCells
+    from tpunb.tensorflow.connection.connection import Connection
     from tpunb.training.checkpoint_settings import CheckpointSettings
     from tpunb.training.run_result import RunResult, Timings
 
@@ -35,10 +37,16 @@ def open_connections() -> list[TpuConnection]:
     return connections
 
 
+def is_of_tensorflow(connection: TpuConnection | None) -> TypeGuard[Connection]:
+    """Return whether a connection is TensorFlow's: with a strategy, and not with JAX's devices."""
+    return connection is not None and connection.framework == TENSORFLOW
+
+
 class TpuConnection(abc.ABC):
     """A TPU, real or virtual. It is also a context manager that closes it.
 
     Attributes:
+        framework: `TENSORFLOW` or `JAX`, of `tpunb.machine.framework`.
         kind: `"virtual"` or `"hardware"`.
         tpu: The simulated TPU type, or the TPU that was connected to.
         request: The options.
@@ -48,6 +56,8 @@ class TpuConnection(abc.ABC):
         program: The latest result of `%%tpu_compile`, a `TpuProgram` or several; or None.
         link: The id of the connection's live displays, which may outlive the connection.
     """
+
+    framework: ClassVar[str]
 
     def __init__(self, plan: Plan, tpu: str, notes: tuple[str, ...]) -> None:
         self.request = plan.request

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import re
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,3 +151,11 @@ def is_library(file: str) -> bool:
 def is_of_this_package(file: str) -> bool:
     """Return whether a file is one of ours."""
     return Path(file).is_relative_to(Path(__file__).parents[1])
+
+
+def lines_of(error: BaseException) -> list[SourceLine]:
+    """Return the user's lines in an error's traceback, innermost first."""
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [SourceLine(frame.f_code.co_filename, line) for frame, line in frames]
+    inside = itertools.takewhile(lambda place: not is_of_this_package(place.file), reversed(places))
+    return [place for place in inside if not is_library(place.file)]

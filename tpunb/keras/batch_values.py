@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpunb.virtual.tensorflow.keras_internals import is_of_jax, jax_value_of
+from tpunb.machine.keras_internals import is_of_jax, jax_value_of
 
 Row = tuple[int, Mapping[str, float]]
 """The last step of an execution, and its logs."""

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tpunb import framework
 from tpunb._util.interrupts import Stopped, is_tracing
 from tpunb.display.describe.history_description import is_shown
 from tpunb.display.live_progress import CurvesDisplay
 from tpunb.keras.log_recorder import RATE, RATE_NAMES, LogRecorder
 from tpunb.keras.stopping import TrainingGuard, callback_list
+from tpunb.machine.keras_internals import ignored_by_keras
 from tpunb.training.history import History, remember_history
-from tpunb.virtual.tensorflow.keras_internals import ignored_by_keras
 
 _PER = ("auto", "batch", "epoch")
 
@@ -311,12 +312,7 @@ def _notes(model: Any) -> dict[str, str]:
     """Return notes on this training, including those known before its first step."""
     if "tensorflow" not in sys.modules:
         return {}  # Keras 3 runs on another backend
-    from tpunb.checks import fit_notes
-
-    notes = fit_notes.notes_of(model)
-    if fit_notes.LOST not in notes and (lost := fit_notes.lost_variables(model)):
-        notes[fit_notes.LOST] = lost
-    return notes
+    return framework.tensorflow().notes_of_fit(model)
 
 
 def _account(curves: LogRecorder, *, half_done: bool = False) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tpunb.keras.batch_values import BatchValues
+from tpunb.machine.keras_internals import is_of_jax, jax_value_of, learning_rate_of
 from tpunb.training.history import History
-from tpunb.virtual.tensorflow.keras_internals import is_of_jax, jax_value_of, learning_rate_of
 
 _INTERVAL = 0.1
 _WAIT_SECONDS = 5.0

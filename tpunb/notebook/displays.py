@@ -315,12 +315,12 @@ class Displays:
 
 def _described_model(model: Any, connection: TpuConnection | None) -> Any:
     """Return a model's description, with the cores of the connection."""
-    from tpunb.connection.connection import Connection
+    from tpunb.connection.tpu_connection import is_of_tensorflow
     from tpunb.display.describe.connection import cores_by_device
     from tpunb.display.describe.model_description import describe_model
 
     topology = connection.describe().topology if connection is not None else None
-    if not isinstance(connection, Connection) or topology is None:
+    if not is_of_tensorflow(connection) or topology is None:
         return describe_model(model)
     return describe_model(model, cores_by_device(connection.strategy, topology))
 
@@ -333,7 +333,7 @@ def _static(description: Any) -> Bundle:
 
 _DISTRIBUTED = (
     ("tensorflow.python.distribute.values", "DistributedValues"),
-    ("tpunb.virtual.jax.per_replica", "PerReplica"),
+    ("tpunb.virtual.per_replica", "PerReplica"),
 )
 
 

@@ -14,12 +14,12 @@ from IPython.core.getipython import get_ipython
 
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpuWarning
+from tpunb.machine.import_tensorflow import QuietImport, restore_log, silence_log
 from tpunb.notebook.explain_hook import Explaining, about_missing
 from tpunb.notebook.interrupted_cells import InterruptibleCells
 from tpunb.notebook.judged_programs import JudgedPrograms
 from tpunb.notebook.magics import TpuMagics
 from tpunb.notebook.ran_cells import RanCells
-from tpunb.virtual.tensorflow.import_tensorflow import QuietImport, restore_log, silence_log
 
 _ATTRIBUTE = "_tpunb_extension"
 
@@ -190,7 +190,7 @@ class PlainWarnings:
         if file is not None or not ours:
             self._before(message, category, filename, lineno, file, line)
             return
-        from tpunb.cells.source import is_cell_filename
+        from tpunb.cells.reading.source import is_cell_filename
 
         # Name the line in the cell if it is known, but not the cell: execution counts change from
         # run to run.

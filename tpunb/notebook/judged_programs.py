@@ -12,7 +12,7 @@ from tpunb.connection.tpu_connection import open_connections
 from tpunb.notebook.reports import Sentence
 
 if TYPE_CHECKING:
-    from tpunb.connection.jax_connection import JaxConnection
+    from tpunb.jax.connection.connection import JaxConnection
     from tpunb.tpu.compiled_program import Program
 
 

@@ -20,10 +20,12 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from tpunb import framework
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.connection.options import Request
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
 from tpunb.errors import CellError, NotConnectedError, TpunbError, nearest
+from tpunb.machine.import_tensorflow import needing_tensorflow
 from tpunb.notebook import displays, reports
 from tpunb.notebook.magic_options import (
     CHECK,
@@ -38,11 +40,10 @@ from tpunb.notebook.magic_options import (
 )
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
 if TYPE_CHECKING:
-    from tpunb.checks.rule_check import CheckReport
     from tpunb.connection.tpu_connection import TpuConnection
+    from tpunb.tensorflow.checks.rule_check import CheckReport
     from tpunb.training.profile import Profile
 
 _MOST_LINES = 64
@@ -140,7 +141,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         short, and the message says how far it came. With ``--checkpoint`` it also continues
         after the kernel has died or was restarted: run the notebook again.
         """
-        from tpunb.cells.source import cell_filename
+        from tpunb.cells.reading.source import cell_filename
 
         self.session.require_framework()
         args = self._run_arguments(line)
@@ -274,7 +275,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %%tpu_compile --for v5e-8
             jax_step(params, batch)  # in JAX: this call is compiled
         """
-        from tpunb.compiler.partial_answers import CompilationStopped
+        from tpunb.compiler.ask.partial_answers import CompilationStopped
 
         __tracebackhide__ = True
         args = arguments_of(self.tpu_compile, line)
@@ -282,9 +283,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
             raise UsageError("--input measures the data of a cell: name it with -d")
         data = self._data(args)
         if args.input_speed:
-            from tpunb.cells.pipeline_reading import repeated
-
-            repeated(data)  # refuse data that cannot be read again before compiling
+            framework.tensorflow().read_again(
+                data
+            )  # refuse data that cannot be read again before compiling
         settings = CompileSettings(
             tpus=[accelerator(name).name for name in args.tpus],
             speed=args.speed or args.input_speed,
@@ -301,9 +302,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             raise
         self._keep(program, args)
         if args.input_speed:
-            from tpunb.cells.pipeline_speed import input_speed
-
-            display(input_speed(data, program))
+            display(framework.tensorflow().input_speed(data, program))
         return program
 
     @magic_arguments()
@@ -448,9 +447,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
 def _inspect(report: CheckReport) -> None:
     """Show the findings of a check, and raise an error if the cell would not compile."""
-    from tpunb.virtual.tensorflow.strict.examination import leave_out_of_warnings
-
     clean = not (report.errors or report.warnings)
     display(reports.Sentence(report.headline) if clean else report)
     report.raise_if_refused()
-    leave_out_of_warnings(report.warnings)
+    framework.tensorflow().leave_out_of_warnings(report.warnings)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.display import display
 
+from tpunb import framework
 from tpunb._util.units import counted
-from tpunb.cells.cell_errors import syntax_error
-from tpunb.cells.profiling import profile
+from tpunb.cells.reading.cell_errors import syntax_error
 from tpunb.compiler.program import TpuProgram
-from tpunb.connection.connection import Connection
 from tpunb.training.input_speed import latest_input_speed
 from tpunb.training.profile import Profile
 
 _OPTIONS = re.compile(r"""\s*(?:(?:-o|--out|--keep)(?:=|\s+)(?:'[^']*'|"[^"]*"|\S+)(?:\s+|$))*""")
+
+if TYPE_CHECKING:
+    from tpunb.tensorflow.connection.connection import Connection
 
 
 def split_line(line: str) -> tuple[str, str]:
@@ -56,7 +58,7 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
     """
     __tracebackhide__ = True  # IPython shows an error of the cell without this frame
     body, last = _compiled(shell, source)
-    with profile(keep) as recorded:
+    with framework.tensorflow().profile(keep) as recorded:
         exec(body, shell.user_ns)
         value = None if last is None else eval(last, shell.user_ns)  # noqa: S307  the user's
     # Keras's History shows as an address, which says nothing above the profile.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import byte_count, counted, duration, number_text
-from tpunb.connection.connection import Connection
 from tpunb.connection.dry_report import dry_run_of
+from tpunb.connection.tpu_connection import is_of_tensorflow
 from tpunb.machine.framework import installed_frameworks
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
@@ -65,7 +65,7 @@ def status_report(session: Session) -> Report:
         missing = "neither TensorFlow nor JAX is installed"
         how = "run %tpu_connect" if installed_frameworks() else missing
         return Report(f"Not connected: {how}", failed)
-    if not isinstance(connection, Connection):
+    if not is_of_tensorflow(connection):
         return _jax_report(session, connection, failed)
     described = connection.describe()
     on_a_core = max(connection.memory_per_core(), default=0)  # on the fullest core

@@ -8,25 +8,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from tpunb import framework
 from tpunb._util.interrupts import StopButton, explaining_interrupts
-from tpunb.connection.connection import Connection
+from tpunb.connection.tpu_connection import is_of_tensorflow
 from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
 from tpunb.errors import CellError, NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.machine.framework import JAX, installed_frameworks
+from tpunb.machine.import_tensorflow import require_tensorflow
 from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
-from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.cells.settings import CompileSettings, RunSettings
     from tpunb.cells.step_run import StepRun
-    from tpunb.cells.steps import Steps
-    from tpunb.checks.rule_check import CheckReport
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.plan import Plan
     from tpunb.connection.tpu_connection import TpuConnection
     from tpunb.errors.catalogue import Explanation
-    from tpunb.virtual.tensorflow.stoppable import StoppableCalls
+    from tpunb.tensorflow.checks.rule_check import CheckReport
+    from tpunb.tensorflow.connection.connection import Connection
+    from tpunb.tensorflow.virtual.runtime.stoppable import StoppableCalls
 
 _AGAIN = "Already connected: the connection is used again."
 _WORKER_GONE = "14"
@@ -112,7 +113,7 @@ class Session:
         connection = self.open_connection
         if connection is None:
             require_tensorflow(door)
-        elif not isinstance(connection, Connection):
+        elif not is_of_tensorflow(connection):
             raise CellError(
                 f"{door or 'This'} is for TensorFlow, and this virtual TPU is JAX's.",
                 fix="Call the function itself, or run it by %%tpu_run: the TPU's compiler judges "
@@ -127,7 +128,7 @@ class Session:
             CellError: It is.
         """
         connection = self.open_connection
-        if connection is not None and not isinstance(connection, Connection):
+        if connection is not None and not is_of_tensorflow(connection):
             raise CellError(
                 "%tpu_profile reads the profiler of TensorFlow, and this virtual TPU is JAX's.",
                 fix='For JAX: with jax.profiler.trace("profile"): step(params, batch). The time on '
@@ -138,7 +139,7 @@ class Session:
     def open_of_tensorflow(self) -> Connection | None:
         """The connection if it is TensorFlow's; None if it is JAX's or none is open."""
         connection = self.open_connection
-        return connection if isinstance(connection, Connection) else None
+        return connection if is_of_tensorflow(connection) else None
 
     def stoppable_calls(self) -> StoppableCalls | None:
         """Return the calls whose TensorFlow functions interrupts end; None without a connection."""
@@ -174,7 +175,7 @@ class Session:
             notice = ""
         elif connection.plan == before.plan and not lost:
             # There is still no TPU, and the virtual TPU stays.
-            if isinstance(before, Connection) and isinstance(connection, Connection):
+            if is_of_tensorflow(before) and is_of_tensorflow(connection):
                 before.lent = connection.lent
             return before, _sentences(_AGAIN, self._bind(before, strategy_name))
         else:
@@ -182,7 +183,7 @@ class Session:
             notice = (
                 f"{why}: models, variables and datasets made for it have to be made again in the "
                 "new strategy's scope."
-                if isinstance(before, Connection)
+                if is_of_tensorflow(before)
                 else f"{why}: its arrays can be read, and functions are compiled again."
             )
             # Do not shut down a TPU that has just been initialised for the new connection.
@@ -267,10 +268,8 @@ class Session:
                 if settings.plot:
                     run.history.name = f"run {self._runs + 1}"
             if inspect is not None:
-                from tpunb.cells.checking import check_step
-
                 with explaining_interrupts(_UNCHECKED):
-                    report = check_step(cast("Steps", run))
+                    report = framework.tensorflow().check_step(run)
                 inspect(report)
             # Catch interrupts to the very end, so that a late interrupt does not break off the
             # output.
@@ -332,7 +331,7 @@ class Session:
         Raises:
             CompilationStopped: The stop button has ended it, and some TPU types are done.
         """
-        from tpunb.compiler.partial_answers import CompilationStopped, watching
+        from tpunb.compiler.ask.partial_answers import CompilationStopped, watching
 
         __tracebackhide__ = True
         doing = "tracing the cell"
@@ -368,7 +367,7 @@ class Session:
             largest_batch_call,
             may_be_jax,
         )
-        from tpunb.cells.source import parse_cell
+        from tpunb.cells.reading.source import parse_cell
         from tpunb.compiler.program import CompileError
 
         __tracebackhide__ = True
@@ -376,7 +375,7 @@ class Session:
         of_call = settings
         if not settings.tpus and connection is not None and connection.kind == "virtual":
             of_call = dataclasses.replace(settings, tpus=[connection.tpu])
-        is_of_jax = connection is not None and not isinstance(connection, Connection)
+        is_of_jax = connection is not None and not is_of_tensorflow(connection)
         if is_of_jax and (data is not None or cell.provided or not ends_with_call(cell)):
             cells = self.connection.cells
             program = cells.compile(source, self.namespace, of_call, data=data, names=names)
@@ -415,7 +414,7 @@ class Session:
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:
         """Remember errors of a cell, and show them by the cell's lines."""
-        from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
+        from tpunb.cells.reading.cell_errors import first_line, show_shortly, syntax_error
 
         try:
             yield
@@ -450,7 +449,7 @@ class Session:
 
     def _note_closed(self, connection: TpuConnection | None) -> None:
         """Remember a closed connection if its values were on a TPU."""
-        if not isinstance(connection, Connection) or not connection.closed:
+        if not is_of_tensorflow(connection) or not connection.closed:
             return
         if connection.kind == "hardware":
             self._last_closed = connection.phrase
@@ -461,7 +460,7 @@ class Session:
 
     def _bind(self, connection: TpuConnection, strategy_name: str) -> str:
         """Bind the connection's names in the notebook; return a notice about other names."""
-        if not isinstance(connection, Connection):
+        if not is_of_tensorflow(connection):
             reachable = self._names.bind_if_free("connection", connection)
             value = self.namespace["connection"]
             return "" if reachable else notice_of_kept({"connection": value}, reachable=False)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import platform
 import time
+from typing import TYPE_CHECKING
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.units import counted
-from tpunb.compiler import libtpu
-from tpunb.connection.connection import Connection
+from tpunb.compiler.ask import libtpu
 from tpunb.connection.plan import Plan
-from tpunb.connection.tpu_connection import TpuConnection
+from tpunb.connection.tpu_connection import TpuConnection, is_of_tensorflow
 from tpunb.machine.detect import detect_platform, find_tpu
 from tpunb.machine.software import find_software
 
 _SECONDS = 60.0
 
+if TYPE_CHECKING:
+    from tpunb.tensorflow.connection.connection import Connection
+
 
 def facts_of(connection: TpuConnection, plan: Plan) -> dict[str, str]:
     """Describe a connection, its plan, and this machine's software."""
     software = find_software(os.environ)
-    mesh = _of_strategy(connection) if isinstance(connection, Connection) else _of_jax(connection)
+    mesh = _of_strategy(connection) if is_of_tensorflow(connection) else _of_jax(connection)
     return {
         "TPU": _tpu(connection, plan),
         "type": connection.tpu if connection.kind == "virtual" else _type_found(connection),
@@ -36,7 +39,7 @@ def facts_of(connection: TpuConnection, plan: Plan) -> dict[str, str]:
 
 def _type_found(connection: TpuConnection) -> str:
     """Return the TPU's type: of JAX's devices, or the type that the machine names."""
-    if not isinstance(connection, Connection):
+    if not is_of_tensorflow(connection):
         return connection.tpu
     return find_tpu().slice.accelerator_type or "unknown"
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tpunb import framework
 from tpunb._util.deadline import Running
 from tpunb._util.logs import logger
 from tpunb._util.units import duration
@@ -23,7 +24,6 @@ from tpunb.errors import ConnectError
 from tpunb.verification.facts import facts_of
 from tpunb.verification.report import DIED, VerifyReport, scrubber
 from tpunb.verification.suite import ConnectedTpu, NotRunError, Outcome, Suite, message_of
-from tpunb.verification.suites import suites_of
 
 _LIMIT = 180.0
 
@@ -98,7 +98,7 @@ def verify_plan(
         names.append(plan.tpu)
     trial = Trial(ConnectedTpu(connect, connect()), scrubber(names))
     try:
-        suites = suites_of(plan.framework) if suites is None else suites
+        suites = framework.of(plan.framework).suites() if suites is None else suites
         total = sum(len(suite.claims()) for suite in suites)
         facts = facts_of(trial.tpu.connection, plan)
         outcomes: list[Outcome] = []

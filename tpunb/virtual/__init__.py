@@ -6,14 +6,14 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "TPUStrategy": "tensorflow.tensorflow_strategies",
-    "TPUStrategyV2": "tensorflow.tensorflow_strategies",
-    "VirtualTPUClusterResolver": "tensorflow.resolver",
-    "VirtualTPUStrategy": "tensorflow.strategy",
-    "install": "installer",
-    "install_when_imported": "installer",
-    "installed": "installer",
-    "uninstall": "installer",
+    "TPUStrategy": "tpunb.tensorflow.virtual.tensorflow_strategies",
+    "TPUStrategyV2": "tpunb.tensorflow.virtual.tensorflow_strategies",
+    "VirtualTPUClusterResolver": "tpunb.tensorflow.virtual.resolver",
+    "VirtualTPUStrategy": "tpunb.tensorflow.virtual.strategy",
+    "install": "tpunb.virtual.installer",
+    "install_when_imported": "tpunb.virtual.installer",
+    "installed": "tpunb.virtual.installer",
+    "uninstall": "tpunb.virtual.installer",
 }
 
 __all__ = [*_HOMES]
@@ -25,8 +25,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tpunb._util.import_statement import runs_for_import
     from tpunb.errors import ConnectError, TensorFlowMissingError
-    from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
+    from tpunb.machine.import_tensorflow import needing_tensorflow
 
     error = ConnectError if runs_for_import() else TensorFlowMissingError
     with needing_tensorflow(error=error):
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)

@@ -13,15 +13,16 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from tpunb import framework as port
 from tpunb.errors import ConnectError
 from tpunb.machine.framework import (
     FRAMEWORKS,
-    JAX,
     TENSORFLOW,
     framework_for,
     imported_frameworks,
     installed_frameworks,
 )
+from tpunb.machine.watched_import import FirstImport
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
@@ -33,10 +34,9 @@ from tpunb.virtual.installation import (
     set_tpu_variables,
 )
 from tpunb.virtual.strictness import Strictness
-from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
-from tpunb.virtual.watched_import import FirstImport
 
-_lock = threading.RLock()
+lock = threading.RLock()
+"""Held while an installation changes."""
 
 
 def install(
@@ -100,66 +100,7 @@ def _here(framework: str | None) -> str:
 def _put(installation: Installation, framework: str) -> Installation:
     """Replace the installation in force, and return the new one."""
     installation.framework = framework
-    return _put_jax(installation) if framework == JAX else _put_tensorflow(installation)
-
-
-def _put_jax(installation: Installation) -> Installation:
-    from tpunb.virtual.jax.first_use import TpuAtFirstUse
-    from tpunb.virtual.jax.import_jax import import_jax
-    from tpunb.virtual.jax.judged import jax_connector
-
-    import_jax()
-    connect = jax_connector(installation.accelerator.name, **installation.options_of_jax)
-
-    def connect_or_tell() -> contextlib.AbstractContextManager[Any]:
-        try:
-            connection = connect()
-        except Exception as error:
-            set_failure(error)
-            raise
-        set_failure(None)
-        return connection
-
-    with _lock:
-        before = current()
-        uninstall()
-        with contextlib.ExitStack() as undo:
-            if installation.environment:
-                set_tpu_variables(installation.accelerator, undo)
-            with _restored_on_error(before):
-                undo.enter_context(TpuAtFirstUse(connect_or_tell))
-            installation.undo = undo.pop_all()
-        set_current(installation)
-    return installation
-
-
-@contextlib.contextmanager
-def _restored_on_error(before: Installation | None) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        restore(before)
-        raise
-
-
-def _put_tensorflow(installation: Installation) -> Installation:
-    require_tensorflow()
-    from tpunb.virtual.tensorflow.devices import virtual_devices
-    from tpunb.virtual.tensorflow.patch.device_names import TPUNames
-    from tpunb.virtual.tensorflow.patch.patched_names import make_changes
-    from tpunb.virtual.tensorflow.tensorflow_strategies import STAND_INS
-
-    with _lock:
-        installation.names = TPUNames(
-            installation.accelerator, virtual_devices(installation.accelerator)
-        )
-        uninstall()
-        with contextlib.ExitStack() as undo:  # undo all changes if one of them fails
-            make_changes(installation, STAND_INS, undo)
-            installation.undo = undo.pop_all()
-        set_current(installation)
-        set_failure(None)
-    return installation
+    return port.of(framework).install(installation)
 
 
 def uninstall() -> None:
@@ -167,7 +108,7 @@ def uninstall() -> None:
 
     Existing strategies keep working.
     """
-    with _lock:
+    with lock:
         _disarm()
         installation = current()
         set_current(None)
@@ -307,7 +248,7 @@ def _put_when_imported(
                 _disarm()  # the environment must not name a TPU that does not exist
             raise
 
-    with _lock, contextlib.ExitStack() as undo:
+    with lock, contextlib.ExitStack() as undo:
         _disarm()
         if installation.environment:
             set_tpu_variables(installation.accelerator, undo)

@@ -14,8 +14,8 @@ from tpunb._util.deadline import Running
 
 
 def test_untested_releases_are_called_directly(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tpunb.connection.cluster import hanging_calls
-    from tpunb.virtual.tensorflow.private_names import pywrap_tfe
+    from tpunb.tensorflow.connection.cluster import hanging_calls
+    from tpunb.tensorflow.virtual.private_names import pywrap_tfe
 
     original = pywrap_tfe.TFE_ContextClearCaches
     monkeypatch.setattr(hanging_calls, "_library", hanging_calls._library.__wrapped__)
@@ -45,7 +45,7 @@ def test_calls_with_a_time_limit() -> None:
 
 def test_connections_have_keepalive(tf: Any) -> None:
     """A machine that vanishes sends nothing, so its connections must time out."""
-    from tpunb.connection.cluster.hanging_calls import set_keepalive
+    from tpunb.tensorflow.connection.cluster.hanging_calls import set_keepalive
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = server.getsockname()

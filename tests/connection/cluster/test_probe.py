@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.patience import PATIENCE, at_last
 from support.tiers import THOROUGH
 
-from tpunb.connection.cluster.probe import (
+from tpunb.tensorflow.connection.cluster.probe import (
     Unreachable,
     Worker,
     check,
@@ -112,7 +112,7 @@ def test_all_at_once(server: Served) -> None:
 
 _INTERRUPTED = """
 import _thread, sys, threading
-from tpunb.connection.cluster.probe import check_all
+from tpunb.tensorflow.connection.cluster.probe import check_all
 try:
     threading.Timer(0.5, _thread.interrupt_main).start()
     check_all([sys.argv[1], sys.argv[2]], timeout=6000)
@@ -136,7 +136,7 @@ def test_an_interrupt_leaves_no_threads() -> None:
 
 def test_probing_does_not_import_tensorflow(server: Served) -> None:
     """The import takes longer than `timeout` may be, and a refusal does not need it."""
-    asks = "import sys, tpunb.connection.cluster.probe as r; r.check(sys.argv[1], timeout=600)"
+    asks = "import sys, tpunb.tensorflow.connection.cluster.probe as r; r.check(sys.argv[1], timeout=600)"
     subprocess.run(
         [sys.executable, "-c", f"{asks}; assert 'tensorflow' not in sys.modules", server.address],
         env=environment(),

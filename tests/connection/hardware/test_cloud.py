@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import PATIENCE
 
-from tpunb.connection.hardware import cloud
-from tpunb.connection.hardware.attempt import Attempt
-from tpunb.connection.hardware.cloud import Asking
 from tpunb.errors import ConnectError
 from tpunb.errors.explain import explain
 from tpunb.machine.metadata_server import forget
+from tpunb.tensorflow.connection.hardware import cloud
+from tpunb.tensorflow.connection.hardware.attempt import Attempt
+from tpunb.tensorflow.connection.hardware.cloud import Asking
 
 WHERE = {"zone": "us-central1-b", "project": "my-project"}
 SHORT = "--zone=us-central1-b --project=my-project"

@@ -19,14 +19,14 @@ from counterparts.workers import Served, tensorflow_server, tpu_worker
 from support.patience import PATIENCE, at_last
 
 import tpunb
-from tpunb.connection import hardware
-from tpunb.connection.hardware.workers import version_in
 from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
 from tpunb.errors import ConnectError
 from tpunb.errors.explain import explain
 from tpunb.machine import chips, software
 from tpunb.machine.metadata_server import forget
+from tpunb.tensorflow.connection import hardware
+from tpunb.tensorflow.connection.hardware.workers import version_in
 
 pytestmark = pytest.mark.usefixtures("tf")
 

@@ -23,10 +23,10 @@ from counterparts.workers import tensorflow_server, tpu_worker
 from support.patience import PATIENCE, at_last, wait_until
 from tpunb.connection import hardware
 from tpunb.errors import ConnectError
-from tpunb.connection.cluster.join import join
-from tpunb.connection.cluster.probe import check_all
-from tpunb.virtual.tensorflow.devices import prepare
-from tpunb.virtual.tensorflow.private_names import context
+from tpunb.tensorflow.connection.cluster.join import join
+from tpunb.tensorflow.connection.cluster.probe import check_all
+from tpunb.tensorflow.virtual.runtime.devices import prepare
+from tpunb.tensorflow.virtual.private_names import context
 
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 THERE = "/job:worker/replica:0/task:0/device:CPU:0"
@@ -144,7 +144,7 @@ def a_worker_that_dies_and_comes_back(worker, other):
 
 
 def an_operation_on_a_frozen_worker_ends_with_its_connection(worker, other):
-    from tpunb.connection.cluster.hanging_calls import cut
+    from tpunb.tensorflow.connection.cluster.hanging_calls import cut
 
     resolver = joined(other)
     peers = hardware._joined[resolver].peers

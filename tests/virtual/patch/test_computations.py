@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 from support.bfloat16 import bf, whole_numbers
 
+from tpunb.tensorflow.virtual.patch.patched_names import ComputationError
+from tpunb.tensorflow.virtual.private_names import tpu_ops
 from tpunb.virtual import installed
-from tpunb.virtual.tensorflow.patch.patched_names import ComputationError
-from tpunb.virtual.tensorflow.private_names import tpu_ops
 
 v1 = tf.compat.v1
 X = whole_numbers(4, 16, seed=1)

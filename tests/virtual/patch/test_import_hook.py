@@ -14,8 +14,8 @@ from counterparts.children import WITHOUT_KERAS, run_code
 from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError, TpuWarning
+from tpunb.machine.watched_import import FirstImport
 from tpunb.virtual import install_when_imported, installation, installer, uninstall
-from tpunb.virtual.watched_import import FirstImport
 
 pytestmark = pytest.mark.tensorflow
 
@@ -147,7 +147,7 @@ def test_uninstall_removes_the_hook(package: Path, monkeypatch: pytest.MonkeyPat
 
 NOTEBOOK = """
 import sys
-from tpunb.virtual.tensorflow import import_tensorflow
+from tpunb.tensorflow.virtual import import_tensorflow
 from tpunb.virtual import install_when_imported
 install_when_imported("v3-8", environment=True)
 assert "tensorflow" not in sys.modules

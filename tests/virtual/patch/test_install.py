@@ -19,9 +19,9 @@ from tensorflow.python.tpu import tpu_strategy_util
 
 import tpunb
 from tpunb.errors import ConnectError, VirtualDevicesError
+from tpunb.tensorflow.virtual.patch import patched_names
 from tpunb.virtual import install, installed, uninstall
 from tpunb.virtual.installation import current, failure
-from tpunb.virtual.tensorflow.patch import patched_names
 
 TPUClusterResolver = tf.distribute.cluster_resolver.TPUClusterResolver
 TPUStrategy = tf.distribute.TPUStrategy
@@ -171,7 +171,7 @@ def test_too_few_devices_keep_the_installed_tpu() -> None:
 
 def test_missing_devices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     install("v3-8")
-    monkeypatch.setattr("tpunb.virtual.tensorflow.devices._available", lambda needed: 1)
+    monkeypatch.setattr("tpunb.tensorflow.virtual.runtime.devices._available", lambda needed: 1)
     with pytest.raises(VirtualDevicesError):
         TPUClusterResolver()
     assert isinstance(failure(), VirtualDevicesError)

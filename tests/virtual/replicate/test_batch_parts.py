@@ -17,10 +17,10 @@ from support.strategies import all_reduce, gradient_of, local, strategy_of
 from support.tiers import THOROUGH, thorough, thorough_except
 
 from tpunb._util import internal_errors
-from tpunb.virtual.tensorflow import replica_call
-from tpunb.virtual.tensorflow.replicate import joining
-from tpunb.virtual.tensorflow.replicate.batch_parts import BatchParts
-from tpunb.virtual.tensorflow.replicate.registration import PreparedCall
+from tpunb.tensorflow.virtual import replica_call
+from tpunb.tensorflow.virtual.replicate import joining
+from tpunb.tensorflow.virtual.replicate.batch_parts import BatchParts
+from tpunb.tensorflow.virtual.replicate.registration import PreparedCall
 
 REPLICAS, FEATURES, USUAL = 4, 5, 7
 WEIGHTS = np.random.default_rng(3).normal(size=[FEATURES, 6]).astype(np.float32)

@@ -25,8 +25,8 @@ from support.strategies import (
     strategy_of,
 )
 
-from tpunb.virtual.tensorflow.replicate import rewritable_function
-from tpunb.virtual.tensorflow.variable_copies import copies_of
+from tpunb.tensorflow.virtual.copies.variable_copies import copies_of
+from tpunb.tensorflow.virtual.replicate import rewritable_function
 
 pytestmark = pytest.mark.usefixtures("quick_collections")
 

@@ -11,13 +11,13 @@ import tensorflow as tf
 from support.strategies import all_reduce, each, run, strategy_of
 from tensorflow.python.tpu.ops import tpu_ops
 
-from tpunb.virtual.tensorflow.graph.function_def import CALLS, in_topological_order
-from tpunb.virtual.tensorflow.graph.rewrite import inlined
-from tpunb.virtual.tensorflow.graph.tensorflow_graphs import known_sizes
-from tpunb.virtual.tensorflow.private_names import FunctionDef, context, tensor_util
-from tpunb.virtual.tensorflow.replicate.expansion import Expansion, expand
-from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction, with_constant_shapes
-from tpunb.virtual.tensorflow.replicate.variance import (
+from tpunb.tensorflow.virtual.graph.function_def import CALLS, in_topological_order
+from tpunb.tensorflow.virtual.graph.rewrite import inlined
+from tpunb.tensorflow.virtual.graph.tensorflow_graphs import known_sizes
+from tpunb.tensorflow.virtual.private_names import FunctionDef, context, tensor_util
+from tpunb.tensorflow.virtual.replicate.expansion import Expansion, expand
+from tpunb.tensorflow.virtual.replicate.passes import ReplicaFunction, with_constant_shapes
+from tpunb.tensorflow.virtual.replicate.variance import (
     Analysis,
     Argument,
     Passing,

@@ -32,9 +32,9 @@ from support.strategies import (
 )
 from support.tiers import THOROUGH
 
-from tpunb.virtual.tensorflow.private_names import tpu_ops
-from tpunb.virtual.tensorflow.replicate import expansion, joining
-from tpunb.virtual.tensorflow.replicate.variance import Analysis
+from tpunb.tensorflow.virtual.private_names import tpu_ops
+from tpunb.tensorflow.virtual.replicate import expansion, joining
+from tpunb.tensorflow.virtual.replicate.variance import Analysis
 
 both = functools.partial(joined.both, strict=False)
 WEIGHTS = np.random.default_rng(7).normal(size=[5, 5]).astype(np.float32)

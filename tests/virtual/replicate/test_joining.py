@@ -14,8 +14,8 @@ from support.keras_models import CLASSES, SERIES, assert_trained_alike, case, cr
 from support.strategies import SUMMED_ON_READ, all_reduce, each, make, replica_id, run, strategy_of
 from support.tiers import THOROUGH, thorough
 
-from tpunb.virtual.tensorflow.replicate import joining_rules
-from tpunb.virtual.tensorflow.replicate.variance import Analysis
+from tpunb.tensorflow.virtual.replicate import joining_rules
+from tpunb.tensorflow.virtual.replicate.variance import Analysis
 
 RNG = np.random.default_rng(11)
 TABLE = RNG.normal(size=[9, 5]).astype(np.float32)
@@ -162,7 +162,7 @@ def test_each_replica_draws_its_own_numbers(joined: list[Analysis]) -> None:
 def test_values_too_large_for_memory_are_computed_in_turns(
     monkeypatch: pytest.MonkeyPatch, joined: list[Analysis]
 ) -> None:
-    monkeypatch.setattr("tpunb.virtual.tensorflow.replicate.options._JOINED_PART", 2**40)
+    monkeypatch.setattr("tpunb.tensorflow.virtual.replicate.options._JOINED_PART", 2**40)
     strategy = strategy_of(REPLICAS)
     run(strategy, lambda x: tf.tanh(x @ SHARED), each(strategy, per_replica(3, 5)))
     assert not operations(joined)

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import SUM, all_reduce, each, local, replica_id, strategy_of
 
-from tpunb.virtual.tensorflow.replicate import arguments as passed_arguments
+from tpunb.tensorflow.virtual.replicate import arguments as passed_arguments
 
 REPLICAS = 4
 

@@ -23,7 +23,7 @@ from support.strategies import (
 from support.tiers import THOROUGH
 
 import tpunb
-from tpunb.virtual.tensorflow.replicate.options import AtOnceError
+from tpunb.tensorflow.virtual.replicate.options import AtOnceError
 
 
 class Counter:
@@ -65,8 +65,8 @@ def work(x: Any) -> Any:
 def test_replicas_that_need_much_memory_run_one_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tpunb.virtual.tensorflow.strategy.processors", lambda: 4)
-    monkeypatch.setattr("tpunb.virtual.tensorflow.strategy.most_joined", lambda *_: 1000.0)
+    monkeypatch.setattr("tpunb.tensorflow.virtual.strategy.processors", lambda: 4)
+    monkeypatch.setattr("tpunb.tensorflow.virtual.strategy.most_joined", lambda *_: 1000.0)
     strategy = strategy_of(8, strict=False)
     counter = Counter()
     run(strategy, lambda x: counter.around(x, work), each(strategy, [np.eye(64)] * 8))
@@ -117,7 +117,7 @@ def test_turns_do_not_change_results() -> None:
 def test_large_sums_are_accumulated(cores: int, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(np.random.default_rng(0).normal(size=[cores, 64]).astype(np.float32))
     whole = run(strategy_of(cores), all_reduce, each(strategy_of(cores), rows))
-    monkeypatch.setattr("tpunb.virtual.tensorflow.replicate.writer._LITTLE", 0)
+    monkeypatch.setattr("tpunb.tensorflow.virtual.replicate.writer._LITTLE", 0)
     strategy = strategy_of(cores, at_once=1)
     step = tf.function(lambda x: strategy.run(all_reduce, args=(x,)))
     x = each(strategy, rows)

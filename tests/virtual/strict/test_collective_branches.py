@@ -11,9 +11,9 @@ import tensorflow as tf
 from support.rules import check
 from support.strategies import all_reduce, each, make, replica_id, run, strategy_of
 
-from tpunb.virtual.tensorflow.graph import replica_constants
-from tpunb.virtual.tensorflow.private_names import tpu_ops
-from tpunb.virtual.tensorflow.strict.collective_branches import ADVICE, RULE
+from tpunb.tensorflow.virtual.graph import replica_constants
+from tpunb.tensorflow.virtual.private_names import tpu_ops
+from tpunb.tensorflow.virtual.strict.collective_branches import ADVICE, RULE
 
 X = tf.TensorSpec([2])
 GROUPS = [[0, 1], [2, 3]]

@@ -12,11 +12,11 @@ from support.rules import check
 from support.strategies import all_reduce, each, run, strategy_of, strategy_of_parts
 
 from tpunb import explain
-from tpunb.cells.runner import CellRunner
 from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
+from tpunb.tensorflow.cells.runner import CellRunner
+from tpunb.tensorflow.virtual.strict import core_memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
-from tpunb.virtual.tensorflow.strict import core_memory
 
 EXHAUSTED = tf.errors.ResourceExhaustedError
 

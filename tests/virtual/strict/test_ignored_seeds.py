@@ -11,7 +11,7 @@ import tensorflow as tf
 from support.strategies import run, strategy_of
 
 from tpunb.errors import TpuWarning
-from tpunb.virtual.tensorflow.strict import examination
+from tpunb.tensorflow.virtual.strict import examination
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ import tensorflow as tf
 from support.rules import check
 from support.strategies import each, stepper, strategy_of
 
-from tpunb.checks.rule_check import CheckError
-from tpunb.virtual.tensorflow.strict import examination
+from tpunb.tensorflow.checks.rule_check import CheckError
+from tpunb.tensorflow.virtual.strict import examination
 
 OPEN = tf.TensorSpec([None, 4])
 

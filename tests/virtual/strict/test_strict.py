@@ -286,7 +286,7 @@ def test_an_unknown_rule() -> None:
 
 
 def test_only_the_first_step_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tpunb.virtual.tensorflow import replica_call as call
+    from tpunb.tensorflow.virtual import replica_call as call
 
     looked: list[Any] = []
     enforce = call.enforce

@@ -20,11 +20,11 @@ from support.tiers import thorough
 from tpunb._util import child_process
 from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb.errors import TpuWarning
-from tpunb.virtual.tensorflow.graph.traced_function import traced_function_of
-from tpunb.virtual.tensorflow.strict import examination, lowering, xla
-from tpunb.virtual.tensorflow.strict.accepted_ops import compiles_for_certain
-from tpunb.virtual.tensorflow.strict.traced_anew import traced_anew
-from tpunb.virtual.tensorflow.strict.xla import Answer, Request
+from tpunb.tensorflow.virtual.graph.traced_function import traced_function_of
+from tpunb.tensorflow.virtual.strict import examination, lowering, xla
+from tpunb.tensorflow.virtual.strict.accepted_ops import compiles_for_certain
+from tpunb.tensorflow.virtual.strict.traced_anew import traced_anew
+from tpunb.tensorflow.virtual.strict.xla import Answer, Request
 
 X = tf.TensorSpec([2, 4])
 
@@ -155,7 +155,7 @@ def test_a_compiler_failure_is_not_an_error_of_the_program(
     monkeypatch: pytest.MonkeyPatch, two: Any, ask: Callable[[Request], Answer], reason: str
 ) -> None:
     monkeypatch.setattr(lowering, "ask", ask)
-    monkeypatch.setattr("tpunb.virtual.tensorflow.strict.examination._warned", {})
+    monkeypatch.setattr("tpunb.tensorflow.virtual.strict.examination._warned", {})
     with pytest.warns(TpuWarning, match=reason):
         results = run(two, branched, each(two, [np.float32(0.0)] * 2))
     assert results == [0.0, 0.0]

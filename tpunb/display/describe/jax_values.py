@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tpunb._util.units import byte_count
-from tpunb.virtual.jax import current_type
-from tpunb.virtual.jax.per_replica import PerReplica
+from tpunb.virtual import current_type
+from tpunb.virtual.per_replica import PerReplica
 
 
 def _jax() -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from tpunb.display.describe import jax_values, tensorflow_values
 from tpunb.display.describe.connection import Device, device_of
 from tpunb.display.describe.values import guarded, replica_value, short_repr
-from tpunb.virtual.tensorflow.keras_internals import layers_of
+from tpunb.machine.keras_internals import layers_of
 
 MAX_LAYERS = 512
 """The largest number of a model's layers that are described."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpunb.display.describe import jax_values
-from tpunb.virtual.jax.per_replica import PerReplica
+from tpunb.virtual.per_replica import PerReplica
 
 _OF_PMAP = "_internal_pmap_axis_name"
 

@@ -21,7 +21,7 @@ _HEAD = ("line", "program", "calls", "memory of a core", "verdict")
 
 
 class Calls(Protocol):
-    """The calls of a program in a line. See `tpunb.virtual.jax.dry_record.Calls`."""
+    """The calls of a program in a line. See `tpunb.jax.virtual.dry_record.Calls`."""
 
     file: str
     line: int
@@ -59,7 +59,8 @@ def dry_run_text(calls: Sequence[Calls], limit: int, seconds: float) -> str:
         )
         for each in calls
     ]
-    return plain("\n".join([*_sentences(calls, limit, seconds), *aligned([_HEAD, *rows], "  ")]))
+    shown = aligned([_HEAD, *rows], "  ") if rows else []
+    return plain("\n".join([*_sentences(calls, limit, seconds), *shown]))
 
 
 def dry_run_html(calls: Sequence[Calls], limit: int, seconds: float) -> str:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tpunb._util.tables import ORANGE, Markup, block, escaped, scrolled, table
 from tpunb._util.units import and_more, number_text, shape_phrase
+from tpunb.display.describe.replica_scene import Scene, first_scene, kind_of
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
+from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.placement_html import placement_html
-from tpunb.display.draw.replicas_panels import curves_html, panels_html
+from tpunb.display.draw.replicas_panels import caption_of, curves_html, panels_html, part_of
 from tpunb.display.draw.replicas_text import (
     bracketed,
     nested_values,
@@ -27,6 +30,7 @@ from tpunb.display.draw.replicas_text import (
     sampled_note,
     section_title,
 )
+from tpunb.display.draw.view_markup import button
 
 _MAX_PANELS = 96
 """The largest number of panels of all leaves together."""
@@ -63,32 +67,31 @@ def _places(description: ReplicaValuesDescription) -> list[str]:
     return [*drawn, block(description.unread)]
 
 
-def _kind(section: Section) -> str:
-    """Return how the values are drawn: `"grid"`, `"images"` or `"curve"`; empty for a table."""
-    kinds = {value.preview.kind if value.preview else "" for value in section.drawn_values}
-    kind = kinds.pop() if len(kinds) == 1 else ""
-    return "" if kind == "values" else kind
-
-
 def _section(section: Section, *, alone: bool) -> str:
-    title, kind = section_title(section, alone=alone and section.distributed), _kind(section)
+    title, scene = section_title(section, alone=alone and section.distributed), first_scene(section)
+    kind = _kind(section)
+    more = 0 if section.all_equal else len(section.values) - len(scene.values)
+    note = block(and_more(more)) if more else ""
     if not kind:
-        return f"{block(title)}{_table(section)}"
-    values = section.drawn_values
-    preview = values[0].preview
+        return f"{block(title)}{values_table(scene)}{note}"
+    preview = scene.values[0].preview
     assert preview is not None
     sampled = sampled_note(kind, preview.steps)
-    drawn = (
-        curves_html(section) if kind == "curve" else panels_html(section, images=kind == "images")
-    )
-    more = 0 if section.all_equal else len(section.values) - len(values)
-    note = block(and_more(more)) if more else ""
+    view = "images" if kind == "images" else "heat"
+    drawn = curves_html(scene) if kind == "curve" else panels_html(scene, view)
     return f"{block(' · '.join(filter(None, [title, sampled])))}{drawn}{note}"
 
 
-def _table(section: Section) -> str:
-    shown = section.drawn_values
-    labelled = section.distributed and not section.all_equal
+def values_table(scene: Scene, order: str = "") -> Markup:
+    """Return values in rows, with their statistics.
+
+    Args:
+        scene: The values.
+        order: For a live page, which lets rows be selected and sorted: the column by which
+            `rows_in_order` has sorted them. Numbers then have all of their digits.
+    """
+    section, shown = scene.section, scene.values
+    labelled = section.distributed and scene.places != (-1,) and not section.all_equal
     statistics = any(value.statistics is not None and value.shape != () for value in shown)
     flagged = any(nonfinite_phrase(value.statistics) for value in shown)
     head = [
@@ -98,30 +101,72 @@ def _table(section: Section) -> str:
         *(["not finite"] if flagged else []),
     ]
     rows = []
-    for replica, value in enumerate(shown):
-        reference = section.values[0] if section.differs[replica] else None
-        cells = [f"replica {section.replica(replica)}"] if labelled else []
-        cells += [_values(value, reference), shape_phrase(value.shape), value.dtype]
+    for number, value in enumerate(shown):
+        place = scene.places[number]
+        compared = scene.mode == "values" and section.differs[place]
+        name = caption_of(scene, number) if order else f"replica {section.replica(place)}"
+        cells = [name] if labelled else []
+        cells += [_values(value, section.values[0] if compared else None, exact=bool(order))]
+        cells += [shape_phrase(value.shape), value.dtype]
         facts = value.statistics
         if facts is None:
             numbers = [""] * 4
         elif value.dtype == "bool":
             numbers = ["", "" if facts.mean is None else number_text(facts.mean), "", ""]
         else:
-            numbers = [
-                number_text(n) for n in (facts.minimum, facts.mean, facts.maximum, facts.deviation)
-            ]
+            numbers = [number_text(n) for n in _numbers(facts)]
         cells += numbers if statistics else []
         if flagged:
             text = escaped(nonfinite_phrase(facts))
             cells.append(Markup(f'<span style="{_NONFINITE}">{text}</span>' if text else ""))
         rows.append(cells)
-    more = len(section.values) - len(shown)
-    note = block(and_more(more)) if more and not section.all_equal else ""
-    return f"{scrolled(table(rows, head=head, named=labelled))}{note}"
+    if not order:
+        return scrolled(table(rows, head=head, named=labelled))
+    if labelled:
+        keys = {**{name: name for name in _SORTED}, **({} if statistics else {"values": "mean"})}
+        names = ["replica", *head[1:]]
+        head = [_sorter(name, keys[name], order) if name in keys else name for name in names]
+    parts = [part_of(scene, number) for number in range(len(shown))]
+    return scrolled(table(rows, head=head, named=labelled, attributes=parts))
 
 
-def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
+def _numbers(facts: Statistics) -> tuple[float | int | None, ...]:
+    return facts.minimum, facts.mean, facts.maximum, facts.deviation
+
+
+_SORTED = ("replica", "min", "mean", "max", "std", "not finite")
+
+
+def rows_in_order(scene: Scene, order: str, rows: slice) -> Scene:
+    """Return the scene with some of its values, sorted; a value without the number comes last."""
+    name, sign = order.removeprefix("-"), -1 if order.startswith("-") else 1
+
+    def key(number: int) -> tuple[bool, float]:
+        facts = scene.values[number].statistics
+        if name not in _SORTED[1:] or facts is None:
+            return False, sign * number
+        found = (*_numbers(facts), facts.nans + facts.infs)[_SORTED.index(name) - 1]
+        return found is None, sign * (found or 0)
+
+    chosen = sorted(range(len(scene.values)), key=key)[rows]
+    values = tuple(scene.values[at] for at in chosen)
+    return replace(scene, values=values, places=tuple(scene.places[at] for at in chosen))
+
+
+def _sorter(name: str, key: str, order: str) -> Markup:
+    """Return a column's name as a button that sorts by it; another press turns the order."""
+    mark = "" if key != order.removeprefix("-") else " ↑" if key == order else " ↓"
+    then = f"-{key}" if key == order else key
+    return button(f"{name}{mark}", f"Sort by {name}", "order", then)
+
+
+def _kind(section: Section) -> str:
+    """Return how the values are drawn: `"grid"`, `"images"` or `"curve"`; empty for a table."""
+    kind = kind_of(section.drawn_values)
+    return "" if kind in ("values", "mixed") else kind
+
+
+def _values(value: ReplicaValue, reference: ReplicaValue | None, *, exact: bool) -> Markup:
     """Return the elements, with marks on elements that differ from the reference's."""
     if value.rows:
         other = rows_of(reference) if reference is not None and reference.rows else None
@@ -134,7 +179,8 @@ def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
         style = f"{_MONO};white-space:pre-wrap;{_DIFFERENT if reference else ''}".rstrip(";")
         return Markup(f'<div style="{style}">{text}</div>')
     array = value.preview.array()
-    words = [number_text(item) for item in array.reshape(-1).tolist()]
+    write = _exactly if exact else number_text
+    words = [write(item) for item in array.reshape(-1).tolist()]
     width = max(map(len, words), default=0)
     marks = _marks(value, reference)
     cells = [
@@ -143,6 +189,13 @@ def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
     ]
     note = f"{escaped(value.texts[0])}: " if value.texts else ""
     return Markup(f'<pre style="{_MONO}">{note}{_laid_out(cells, array.shape)}</pre>')
+
+
+def _exactly(number: float | int) -> str:
+    """Return a number with all digits of an integer, or of 32 bits."""
+    if isinstance(number, int) or not 1e-4 <= abs(number) < 1e7:
+        return str(number) if isinstance(number, int) else number_text(number)
+    return f"{number:.7g}"
 
 
 def _marks(value: ReplicaValue, reference: ReplicaValue | None) -> list[bool]:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["CurvesWidget", "ProgramsWidget", "ReplicasWidget", "TopologyWidget"]
 
 _HOMES = {
-    "CurvesWidget": "curves",
-    "ProgramsWidget": "programs",
-    "ReplicasWidget": "replicas",
-    "TopologyWidget": "topology",
+    "CurvesWidget": "tpunb.display.widgets.curves",
+    "ProgramsWidget": "tpunb.display.widgets.programs",
+    "ReplicasWidget": "tpunb.display.widgets.replicas",
+    "TopologyWidget": "tpunb.display.widgets.topology",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -46,20 +46,6 @@ export function toggle(label, description, on, onChange) {
   return node;
 }
 
-/** Return a labelled choice among `[value, label]` pairs. */
-export function choice(label, options, value, onChange) {
-  const select = element("select", { class: "tpunb-select", "aria-label": label,
-    change: () => onChange(select.value) });
-  for (const [key, text] of options) {
-    const option = element("option", { value: key }, text);
-    option.selected = String(key) === String(value);
-    select.append(option);
-  }
-  const node = element("label", { class: "tpunb-field" }, element("span", {}, label), select);
-  node.select = select;
-  return node;
-}
-
 /** Return a labelled slider of whole numbers that shows its value. */
 export function slider(label, { min = 0, max, value = min, show = String }, onInput) {
   const output = element("output", {}, show(value));
@@ -184,18 +170,6 @@ export function onWidth(node, callback) {
   });
   observer.observe(node);
   return () => observer.disconnect();
-}
-
-/** Size a canvas in CSS pixels for the screen's density; return its context. */
-export function sized(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  return context;
 }
 
 /** Return a function that draws at most once a frame, however often it is called. */

@@ -16,23 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpunb.display.describe.replicas import MAX_PREVIEWS
-from tpunb.display.describe.values import SMALL
-from tpunb.display.describe.views import BINS
 from tpunb.display.draw import colours
 
 _FOLDER = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>[\w./-]+)";\n', re.MULTILINE)
-_CONSTANTS = {
-    "PALETTE": colours.HOST_COLOURS,
-    "VIRIDIS": colours.colour_table(colours.VIRIDIS).reshape(-1).tolist(),
-    "DIVERGING": colours.colour_table(colours.DIVERGING).reshape(-1).tolist(),
-    "NAN_COLOUR": colours.NAN,
-    "INF_COLOUR": colours.INF,
-    "PAGE": MAX_PREVIEWS,
-    "SMALL": SMALL,
-    "BINS": BINS,
-}
+_CONSTANTS = {"PALETTE": colours.HOST_COLOURS}
 _EXPORT = re.compile(r"^export (?=(?:async )?function|const|class|let)", re.MULTILINE)
 
 

@@ -1,7 +1,8 @@
 // A view that Python draws: its controls set traits, and the kernel then sends the next view. Parts
 // that stand for replicas can be selected, and share the selection with other widgets.
 
-import { keep, listen, rootOf, sharedSelection } from "./common.js";
+import { element, keep, listen, rootOf, sharedSelection } from "./common.js";
+import { onKernelEnd } from "./kernel_end.js";
 import { saveStatically } from "./saving.js";
 
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -26,7 +27,7 @@ export function viewOf(name, label, equip = () => {}) {
       };
       root.addEventListener("click", (event) => {
         const part = event.target.closest("[data-part]");
-        if (part) {
+        if (part && !event.target.closest("button")) {
           part.focus();
           choose(part, event.shiftKey || event.ctrlKey || event.metaKey);
         } else if (event.target.closest("[role=listbox]")) selection.select([]);
@@ -44,8 +45,10 @@ export function viewOf(name, label, equip = () => {}) {
       });
       build();
       const stop = listen(model, ["change:html"], build);
+      const end = onKernelEnd(model, () => disable(root));
       return () => {
         stop();
+        end();
         selection.stop();
       };
     },
@@ -58,24 +61,41 @@ const partsOf = (root) => [...root.querySelectorAll("[data-part]")];
 function replace(root, html) {
   const open = [...root.querySelectorAll("details")].map((section) => section.open);
   const focused = root.querySelector(":focus");
-  const trait = focused?.dataset.trait;
+  const { trait, axis } = focused?.dataset ?? {};
   const at = partsOf(root).indexOf(focused);
   const page = new DOMParser().parseFromString(html, "text/html");
   Object.assign(root.dataset, page.body.firstElementChild?.dataset);
-  root.replaceChildren(...page.body.childNodes);
+  root.replaceChildren(...page.body.childNodes, ...root.querySelectorAll(":scope > :is(.tpunb-tip, .tpunb-unseen)"));
   root.removeAttribute("aria-busy");
   const sections = [...root.querySelectorAll("details")];
   if (open.length === sections.length) sections.forEach((section, number) => { section.open = open[number]; });
-  return () => (at < 0 ? trait && root.querySelector(`[data-trait="${trait}"]`) : partsOf(root)[at])?.focus();
+  const same = (control) => control.title === focused.title && control.dataset.axis === axis;
+  return () => (at < 0 ? trait && [...root.querySelectorAll(`[data-trait="${trait}"]`)].find(same) : partsOf(root)[at])?.focus({ preventScroll: true });
 }
 
 /** Let a control set the trait that it names. */
 function steer(root, model, control) {
   control.addEventListener(control.matches("button") ? "click" : "change", () => {
     const { trait } = control.dataset;
+    const before = model.get(trait);
+    if (control.type === "number" && control.value) control.value = Math.min(control.max, Math.max(control.min, control.value));
+    const value = Array.isArray(before) ? placesOf(root, control) : typeof before === "number" ? Number(control.value) : control.value;
+    if (String(value) === String(before)) return;
     root.setAttribute("aria-busy", "true");
-    keep(model, trait, typeof model.get(trait) === "number" ? Number(control.value) : control.value);
+    keep(model, trait, value);
   });
+}
+
+/** Say that only the kernel can draw another view, once it has ended. */
+function disable(root) {
+  const controls = root.querySelectorAll("[data-trait]:enabled");
+  controls.forEach((control) => { control.disabled = true; });
+  if (controls.length) root.querySelector(".tpunb-facts").append(element("div", { role: "status" }, "The kernel has ended. Run the cell again to see other views."));
+}
+
+/** Return the places on all axes; none if the changed one was cleared. */
+function placesOf(root, { value, dataset }) {
+  return value === "" ? [] : [...root.querySelectorAll(`[data-trait="${dataset.trait}"]`)].map((field) => Math.round(Number(field.value)));
 }
 
 /** Mark the selected parts, and let Tab reach one of them. */
@@ -86,7 +106,7 @@ function mark(root, model) {
   const kept = [];
   for (const part of parts) {
     const chosen = part.dataset.part.split(" ").filter((replica) => replica && selected.has(Number(replica)));
-    part.setAttribute("role", "option");
+    if (!part.matches("tr")) part.setAttribute("role", "option");
     // Notebook 7 asks the focused element itself before it takes the arrow keys for its cells.
     part.setAttribute("data-lm-suppress-shortcuts", "true");
     part.setAttribute("tabindex", part.getAttribute("tabindex") ?? -1);
@@ -100,7 +120,7 @@ function mark(root, model) {
 /** Say below the drawing what has the focus; the pointer shows the same as a title. */
 function tell(root, part) {
   const about = root.querySelector(".tpunb-about");
-  if (about) about.textContent = part?.querySelector("title").textContent.replaceAll("\n", " · ") ?? "";
+  if (about) about.textContent = part?.querySelector("title")?.textContent.replaceAll("\n", " · ") ?? "";
 }
 
 /** Move the focus to the nearest part in a direction; return whether the key means this. */

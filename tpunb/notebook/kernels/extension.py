@@ -18,11 +18,11 @@ from typing import Any
 
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, FRAMEWORKS, JAX, TENSORFLOW
+from tpunb.machine.import_tensorflow import QuietImport
 from tpunb.machine.keras_2 import chooses_keras_2, require_keras_2
 from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE, KERNEL_VARIABLE
 from tpunb.notebook.used_framework import framework_of
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
 
 _TPU = "TPUNB_TPU"
 

@@ -1,0 +1,1 @@
+"""Asking libtpu, in its own process, and keeping its answers."""

@@ -1,0 +1,1 @@
+"""What fits: the largest batch, other sizes, limits and advice."""

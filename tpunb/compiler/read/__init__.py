@@ -1,0 +1,1 @@
+"""Reading libtpu's answer: memory, time, collectives."""

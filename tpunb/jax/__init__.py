@@ -1,0 +1,1 @@
+"""JAX's wing: its devices as a TPU's, its cells, its programs. It never imports TensorFlow."""

@@ -1,0 +1,1 @@
+"""Connections of JAX, to a virtual TPU and to hardware."""

@@ -1,0 +1,1 @@
+"""What teaches: the checks of a course, and the puzzles."""

@@ -1,0 +1,1 @@
+"""Cells of TensorFlow: traced once, run on every replica, saved and continued."""

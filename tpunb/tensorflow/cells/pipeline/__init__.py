@@ -1,0 +1,1 @@
+"""A cell's input pipeline: its changes, its reading, its speed."""

@@ -1,0 +1,1 @@
+"""Functions of TensorFlow for the TPU's compiler: traced, prepared, checked."""

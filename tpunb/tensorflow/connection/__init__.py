@@ -1,0 +1,1 @@
+"""Connections of TensorFlow, to a virtual TPU and to hardware."""

@@ -1,0 +1,1 @@
+"""The claims about TensorFlow on a TPU, each with a small program."""

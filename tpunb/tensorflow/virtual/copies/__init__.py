@@ -1,0 +1,1 @@
+"""The copies of a strategy's variables: kept, viewed, updated, ordered."""

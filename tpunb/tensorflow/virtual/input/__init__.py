@@ -1,0 +1,1 @@
+"""Datasets on their way to the replicas."""

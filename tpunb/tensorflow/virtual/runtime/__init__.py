@@ -1,0 +1,1 @@
+"""TensorFlow's runtime: devices, running functions, state."""
