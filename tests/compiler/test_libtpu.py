@@ -152,7 +152,7 @@ COMPILING = """
 import sys, time
 from pathlib import Path
 from tpunb._util.deadline import Deadline
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 from tpunb.compiler.ask.topologies import target
 for module in [Path(path).read_bytes() for path in sys.argv[1:]]:
     prepared, eight = libtpu.Prepared(None, module=module), target("v5e-8", None)

@@ -213,7 +213,7 @@ def spec(rows, *axes):
 arguments = spec(16), spec(64, "data")
 fresh = tpunb.compile(step, *arguments, tpu="v5e-8", recorded=FOLDER)
 os.environ["TPUNB_COMPILER_PYTHON"] = "/does/not/exist"
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 [child.close() for child in libtpu._children.values()]
 recorded = tpunb.compile(step, *arguments, tpu="v5e-8", recorded=FOLDER)
 said["headlines"] = [fresh.headline, recorded.headline]
