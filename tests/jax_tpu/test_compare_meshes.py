@@ -64,6 +64,7 @@ def test_right_steps(args: Any, right: Any, connect: Callable[..., Any]) -> None
     result.raise_if_different()
 
 
+@pytest.mark.filterwarnings("ignore::tpunb.errors.TpuWarning")
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

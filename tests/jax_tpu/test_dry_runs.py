@@ -300,6 +300,7 @@ def test_arrays_that_share_parts_are_deleted_and_counted_alone(dry: Any) -> None
 
 
 @pytest.mark.usefixtures("dry")
+@pytest.mark.filterwarnings("ignore:Each call of .* to Python on the host")
 def test_callbacks_of_uncomputed_calls_are_not_called() -> None:
     called: list[float] = []
 
@@ -511,6 +512,29 @@ def test_a_script_that_fails(tmp_path: Path, capfd: Any) -> None:
     assert main(["run", "--tpu", "v5e-8", "--judge", "off", str(path)]) == 7
     assert main(["run", str(path)]) == 2
     assert "--tpu v5e-8 fails.py" in capfd.readouterr().err
+
+
+KERAS = """\
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import keras, numpy as np
+model = keras.Sequential([keras.Input((2048,)), keras.layers.Dense(4096), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+kept = keras.callbacks.ModelCheckpoint("kept.weights.h5", save_weights_only=True)
+x, y = np.ones((64, 2048)), np.ones(64)
+print(model.fit(x, y, callbacks=[kept], verbose=0).history, os.path.exists("kept.weights.h5"))
+"""
+
+
+def test_keras_trains_and_saves_nothing(
+    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(KERAS, encoding="utf-8")
+    assert main(["run", "--tpu", "v5e-8", "--dry", "--judge", "off", "train.py"]) == 3
+    captured = capfd.readouterr()
+    assert "{'loss': [nan]} False" in captured.out
+    assert "The checkpoint is not saved" in captured.err
 
 
 @pytest.mark.usefixtures("libtpu")

@@ -56,6 +56,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::tpunb.errors.TpuWarning")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_numbers_are_those_of_a_cpu_device(connect: Connect, name: str) -> None:
     connect("v5e-1")
@@ -218,6 +219,7 @@ def test_threads_compile_at_once(connect: Connect) -> None:
     assert results == {number: 8.0 * number for number in range(6)}
 
 
+@pytest.mark.filterwarnings("ignore::tpunb.errors.TpuWarning")
 def test_a_jit_inside_a_callback_runs(connect: Connect) -> None:
     connect()
     triple = jax.jit(lambda x: x * 3)
@@ -225,6 +227,7 @@ def test_a_jit_inside_a_callback_runs(connect: Connect) -> None:
     np.testing.assert_array_equal(outer(jnp.arange(3.0)), [0.0, 3.0, 6.0])
 
 
+@pytest.mark.filterwarnings("ignore::tpunb.errors.TpuWarning")
 def test_printing_happens_on_every_device(
     connect: Connect, capsys: pytest.CaptureFixture[str]
 ) -> None:

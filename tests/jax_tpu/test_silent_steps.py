@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.shell import Notebook
 
@@ -471,3 +473,50 @@ def test_compile_says_it_too() -> None:
     )
     (note,) = program.notes
     assert "8 times the mean" in note
+
+
+@pytest.fixture
+def script(connect: Callable[..., Any]) -> Iterator[Any]:
+    """The arguments of a step in a script, which no notebook shows."""
+    with connect("v5e-8", judge="off"):
+        mesh = jax.make_mesh((8,), ("data",))
+        yield jax.device_put(jnp.ones((64, 128)), NamedSharding(mesh, P()))
+
+
+def test_a_script_is_warned_once_at_the_line(script: Any) -> None:
+    step = jax.jit(lambda x: (x @ x.T).sum())
+    with pytest.warns(TpuWarning, match=r"Each of the 8 cores computes all of .*sharded") as caught:
+        step(script)
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert linecache.getline(__file__, warning.lineno).strip() == "step(script)"
+    jax.clear_caches()
+    step(script)  # a warning is an error in these tests
+
+
+def test_a_script_is_warned_once_of_a_function_that_is_compiled_again_and_again(
+    connect: Callable[..., Any],
+) -> None:
+    with connect("v5e-1", judge="off"):
+        step, arrays = jax.jit(lambda x: x + 1), [np.ones(size, "f") for size in range(2, 26)]
+        with pytest.warns(TpuWarning, match="was compiled 8 times, for arguments of other") as told:
+            list(map(step, arrays))
+    assert len(told) == 1
+    assert told[0].filename == __file__
+
+
+def test_pythons_filter_turns_the_warnings_off_or_makes_them_errors(script: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TpuWarning)
+        jax.jit(lambda x: (x @ x.T).sum())(script)
+    with pytest.raises(TpuWarning, match="computes all of"):
+        jax.jit(lambda x: (x @ x.T).mean())(script)
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_the_log_has_the_verdicts(
+    connect: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "tpunb.compiler"), connect("v5e-1", judge="wait"):
+        jax.jit(lambda x: x * 2 + 3, static_argnums=())(jnp.ones(1024))
+    assert "v5e-1: compiles, " in caplog.text

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import DisplayHandle, display
 
 from tpunb.connection.tpu_connection import open_connections
+from tpunb.errors import below_cells
 from tpunb.notebook.reports import Sentence
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ class JudgedPrograms:
             judge.take_new()  # an installed virtual TPU has judged programs before
             judge.take_waiting()
             judge.findings.take()
+        below_cells.is_shown = True
         self._shell.events.register("post_run_cell", self._show)
 
     def remove(self) -> None:
         """End the display."""
+        below_cells.is_shown = False
         self._shell.events.unregister("post_run_cell", self._show)
 
     def _show(self, result: Any = None) -> None:

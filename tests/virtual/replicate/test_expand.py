@@ -17,16 +17,8 @@ from tpunb.tensorflow.virtual.graph.tensorflow_graphs import known_sizes
 from tpunb.tensorflow.virtual.private_names import FunctionDef, context, tensor_util
 from tpunb.tensorflow.virtual.replicate.expansion import Expansion, expand
 from tpunb.tensorflow.virtual.replicate.passes import ReplicaFunction, with_constant_shapes
-from tpunb.tensorflow.virtual.replicate.variance import (
-    Analysis,
-    Argument,
-    Passing,
-    Role,
-    Variance,
-    analyze,
-)
+from tpunb.tensorflow.virtual.replicate.variance import Argument, Passing
 
-CORES = [["/device:CPU:1"], ["/device:CPU:2"], ["/device:CPU:3"]]
 X = tf.TensorSpec([], tf.float32, name="x")
 Trace = Callable[..., FunctionDef]
 
@@ -52,40 +44,9 @@ def arguments_of(definition: FunctionDef, passings: Sequence[Passing]) -> dict[s
     return dict(zip(names, map(Argument, passings), strict=True))
 
 
-def analysis_of(definition: FunctionDef, *passings: Passing) -> Analysis:
-    flat = inlined(definition, library)
-    return analyze(flat, arguments_of(flat, passings), library)
-
-
 def expanded(definition: FunctionDef, cores: Any, *passings: Passing) -> Expansion:
     function = ReplicaFunction(inlined(definition, library), library, cores)
     return expand(function, arguments_of(definition, passings))
-
-
-def variances_of(analysis: Analysis, op: str) -> list[Variance]:
-    return [analysis.variances[node.name] for node in analysis.order if node.op == op]
-
-
-def test_waiting_for_an_argument_includes_the_effects_before_it(traced: Trace) -> None:
-    def random(x: Any) -> Any:
-        return -x + tf.random.uniform(tf.shape(x))
-
-    def waits(x: Any) -> Any:
-        with tf.control_dependencies([x]):
-            return tf.constant(1.0)
-
-    definition = traced(
-        lambda x: (waits(x), tf.function(waits)(x), tf.function(waits)(random(x))), X
-    )
-    flat = inlined(definition, library)
-    names = [node.name for node in flat.node_def]
-    waited = [text for node in flat.node_def for text in node.input if text.startswith("^")]
-    assert {text.lstrip("^") for text in waited} <= {*names}
-    drawn = [node.name for node in flat.node_def if node.op == "RandomUniform"]
-    assert [text.lstrip("^") for text in waited if text.lstrip("^") in drawn] == drawn
-    assert not {"^Neg", "^add"} & {*waited}
-    definition = expanded(definition, CORES, Passing.VARYING).definition
-    assert len(definition.signature.output_arg) == 9
 
 
 def test_a_compiled_call_stays_a_call_unless_it_contains_collectives(traced: Trace) -> None:
@@ -111,19 +72,6 @@ def test_order_puts_inputs_first_and_refuses_cycles(traced: Trace) -> None:
         in_topological_order(order)
 
 
-def test_values_computed_from_a_sum_are_equal_on_all_replicas(traced: Trace) -> None:
-    def function(x: Any, y: Any) -> Any:
-        total = tpu_ops.cross_replica_sum(x, [[0, 1, 2]])
-        return tf.sin(total), tf.cos(x), tf.tan(y), tf.exp(total + x)
-
-    definition = traced(function, X, X)
-    analysis = analysis_of(definition, Passing.VARYING, Passing.SHARED)
-    assert variances_of(analysis, "Sin") == [Variance.INVARIANT]
-    assert variances_of(analysis, "Cos") == [Variance.VARYING]
-    assert variances_of(analysis, "Tan") == [Variance.INVARIANT]
-    assert variances_of(analysis, "Exp") == [Variance.VARYING]
-
-
 def test_equal_values_do_not_grow_with_the_replicas(traced: Trace) -> None:
     weights = [tf.Variable(tf.ones([2, 2])) for _ in range(3)]
 
@@ -142,26 +90,6 @@ def test_equal_values_do_not_grow_with_the_replicas(traced: Trace) -> None:
         sizes.append(len([node for node in expansion.node_def if node.op != "AssignVariableOp"]))
         assert len(expansion.signature.output_arg) == 2 * count
     assert sizes[0] == sizes[1]
-
-
-@pytest.mark.parametrize(
-    ("value", "role", "diverges"),
-    [
-        (lambda x: tpu_ops.cross_replica_sum(x, [[0, 1, 2]]), Role.UPDATE, False),
-        (lambda x: x, Role.COMPUTE, True),
-        (lambda x: tf.constant(1.0), Role.UPDATE, False),
-        (lambda x: tpu_ops.cross_replica_sum(x, [[0], [1], [2]]), Role.COMPUTE, True),
-    ],
-)
-def test_updates_of_a_mirrored_variable(
-    traced: Trace, value: Any, role: Role, diverges: bool
-) -> None:
-    v = tf.Variable(0.0)
-    definition = traced(lambda x: v.assign_add(value(x)), X)
-    analysis = analysis_of(definition, Passing.VARYING, Passing.MIRRORED)
-    (update,) = [node for node in analysis.order if node.op == "AssignAddVariableOp"]
-    assert analysis.roles[update.name] is role
-    assert bool(analysis.diverged) is diverges
 
 
 def test_an_expansion_grows_linearly_with_the_replicas(traced: Trace) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tpunb.errors import TpuWarning, below_cells
 from tpunb.errors.code_problems import Problem
 from tpunb.jax.checks.call import Call
 from tpunb.jax.checks.donated import Donors
 from tpunb.jax.checks.recompiled import Recompiled
 from tpunb.jax.checks.table import findings, is_shown_elsewhere, sentence
+from tpunb.jax.virtual.dry_record import present_line
 from tpunb.jax.virtual.jit_calls import present_jit_call
 from tpunb.jax.virtual.memory import LiveArray, names_of
 from tpunb.machine.keras_internals import layout_map, model_call
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Findings:
-    """The findings of one connection.
+    """The findings of one connection: sentences below a cell, or warnings in scripts and tests.
 
     Args:
         namespace: The notebook's names, for sentences about arrays.
@@ -34,7 +37,11 @@ class Findings:
         self._new: list[str] = []
 
     def look_at(self, program: LoweredProgram, devices: int, moved: Sequence[LiveArray]) -> None:
-        """Look at a program that is compiled for the first time."""
+        """Look at a program that is compiled for the first time.
+
+        Raises:
+            TpuWarning: It has a finding, nothing shows it, and the user made warnings errors.
+        """
         if program.traced is None or program.is_of_jax:
             return
         jit_call = present_jit_call()
@@ -50,7 +57,11 @@ class Findings:
             functools.partial(_name_of, self._namespace),
             None if layout_map() is None else _fitted_model(),
         )
-        self._add(findings(call))
+        found = findings(call)
+        if below_cells.is_shown:
+            self._add(found)
+        else:
+            self._warn_once([*found, *self._recompiled.take_one(program)], program)
 
     def take(self, error: BaseException | None = None) -> list[str]:
         """Return the sentences since the last call of this method, which were never said before.
@@ -67,6 +78,21 @@ class Findings:
             if text not in self._said:
                 self._said.add(text)
                 self._new.append(text)
+
+    def _warn_once(self, found: Iterable[Problem], program: LoweredProgram) -> None:
+        """Warn of what is found in a function, once for each function."""
+        for problem in found:
+            told = f"{program.file}:{program.line} {sentence(problem)}"
+            if told not in self._said:
+                self._said.add(told)
+                _warn(problem)
+
+
+def _warn(problem: Problem) -> None:
+    """Warn at the user's line, which Python shows."""
+    known = problem.file and problem.line is not None
+    file, line = (problem.file, problem.line or 0) if known else present_line()
+    warnings.warn_explicit(f"{problem.reason} {problem.fix}", TpuWarning, file, line)
 
 
 def _fitted_model() -> Any:

@@ -221,6 +221,7 @@ class Judge:
 
     def _settle(self, verdict: _Verdict, program: TpuProgram) -> None:
         self.programs.append(program)
+        logger("compiler").info("%s: %s", program.name, program.headline)
         if self._when == "wait":
             self._new.append(program)
         verdict.set_result(program)

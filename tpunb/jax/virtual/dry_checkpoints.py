@@ -15,38 +15,41 @@ from tpunb.errors import TpuWarning
 from tpunb.jax.virtual.dry_record import present_line
 from tpunb.machine.watched_import import when_imported
 
-_ORBAX = {
-    "orbax.checkpoint.checkpoint_manager": "CheckpointManager",
-    "orbax.checkpoint._src.checkpointers.checkpointer": "Checkpointer",
-    "orbax.checkpoint._src.checkpointers.async_checkpointer": "AsyncCheckpointer",
+_SAVING = {
+    "orbax.checkpoint.checkpoint_manager": ("CheckpointManager.save",),
+    "orbax.checkpoint._src.checkpointers.checkpointer": ("Checkpointer.save",),
+    "orbax.checkpoint._src.checkpointers.async_checkpointer": ("AsyncCheckpointer.save",),
+    "keras.src.saving.saving_api": ("save_model", "save_weights"),
 }
-"""The classes of Orbax that save, by their modules. It reads arrays in parts and in threads."""
+"""The functions that training loops save with, by their modules. Orbax reads arrays in threads."""
 
 
 @contextlib.contextmanager
 def leaving_out_checkpoints(is_uncomputed: Callable[[Any], bool]) -> Iterator[None]:
-    """Let Orbax save nothing that has an uncomputed array, within a block.
+    """Let Orbax and Keras save nothing that has an uncomputed array, within a block.
 
     Args:
         is_uncomputed: Whether a value is an array that was not computed.
     """
+    save = functools.partial(_save, is_uncomputed)
     with contextlib.ExitStack() as undo:
 
         def replace(module: types.ModuleType) -> None:
-            kind = getattr(module, _ORBAX[module.__name__], None)
-            if kind is not None:
-                undo.enter_context(Replaced(kind, "save", functools.partial(_save, is_uncomputed)))
+            for path in _SAVING[module.__name__]:
+                kind, _, name = path.rpartition(".")
+                owner = getattr(module, kind, None) if kind else module
+                if hasattr(owner, name):
+                    undo.enter_context(Replaced(owner, name, save))
 
-        undo.enter_context(when_imported(_ORBAX, replace))
+        undo.enter_context(when_imported(_SAVING, replace))
         yield
 
 
-def _save(
-    is_uncomputed: Callable[[Any], bool], original: Any, saver: Any, *args: Any, **named: Any
-) -> Any:
+def _save(is_uncomputed: Callable[[Any], bool], original: Any, *args: Any, **named: Any) -> Any:
     """Save a checkpoint, unless it would hold what was not computed."""
-    if not reaches((args, named), is_uncomputed):
-        return original(saver, *args, **named)
+    variables = [each.value for arg in args for each in getattr(arg, "variables", ())]
+    if not reaches((args, named, variables), is_uncomputed):
+        return original(*args, **named)
     said = "The checkpoint is not saved: it has arrays that are not computed (dry run)."
     warnings.warn_explicit(said, TpuWarning, *present_line())
     return False
