@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl, topologies
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 import tpunb
-from tpunb.jax.compiler import chip
+from tpunb.jax.compiler import chip as jax_chip
 
 S = jax.ShapeDtypeStruct
 said = {}
@@ -265,7 +265,7 @@ said["asks"] = [
 ]
 said["answers"] = generations
 said["here"] = jax.sharding.get_abstract_mesh().abstract_device
-chip._device = lambda family: None  # as with a JAX that cannot describe a chip
+jax_chip._device = lambda family: None  # as with a JAX that cannot describe a chip
 said["not described"] = [
     tpunb.compile(fn, cut, tpu="v5e-8").unknown for fn in (cut_adds, lambda x: asking(x + 1))
 ]

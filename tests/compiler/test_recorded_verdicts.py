@@ -103,7 +103,7 @@ def test_processes_that_record_at_once_leave_complete_files(folder: Path) -> Non
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
-        "from tpunb.compiler import recorded_verdicts as recorded\n"
+        "from tpunb.compiler.ask import recorded_verdicts as recorded\n"
         "from tpunb.compiler.ask.fingerprint import Fingerprint\n"
         "for number in range(60):\n"
         "    made = {'time': '', 'compiler': {'libtpu': sys.argv[1]}, 'software': {}}\n"
