@@ -120,6 +120,8 @@ def test_results_of_functions_are_shown(page: Any, tmp_path: Path, screenshot: A
             widget = page.locator(f'[data-testid="tpunb-{name}"]')
             expect(widget).to_have_count(2 if name == "curves" else 1)
             expect(widget.last).to_be_visible()
+        topology = page.locator('[data-testid="tpunb-topology"]')
+        expect(topology).to_have_attribute("data-cores", "8")
         values = page.locator('[data-testid="tpunb-replicas"]')
         expect(values).not_to_contain_text("28")
         values.get_by_label("Show", exact=True).select_option("sum")

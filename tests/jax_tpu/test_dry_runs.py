@@ -238,6 +238,14 @@ def test_many_copied_arrays_take_little_memory() -> None:
     assert sum(computed) * 4 * MIB <= GIB / 2
 
 
+class Composite(types.SimpleNamespace):
+    """Arguments of Orbax, which raises a KeyError for an absent attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise the error."""
+        raise KeyError(name)
+
+
 @pytest.mark.parametrize("is_imported", [False, True])
 def test_orbax_saves_no_uncomputed_arrays(
     is_imported: bool, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -256,9 +264,8 @@ def test_orbax_saves_no_uncomputed_arrays(
         importlib.import_module(name)
     connect(dry=True)
     manager = importlib.import_module(name).CheckpointManager()
-    state = types.SimpleNamespace(tree={"w": [large()]})
     with pytest.warns(TpuWarning, match="not saved"):
-        assert manager.save(1, args=state) is False
+        assert manager.save(1, args=Composite(tree={"w": [large()]})) is False
     assert manager.save(2, args="all") == "2: all"
     connect()
     assert manager.save(3, args="all") == "3: all"

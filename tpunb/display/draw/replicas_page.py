@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tpunb._util.tables import Markup, block, escaped
+from tpunb._util.tables import block, escaped
 from tpunb._util.units import and_more, grouped
 from tpunb.display.describe.replica_scene import MAX_ROWS, Choices, Scene, Settings
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
@@ -40,7 +40,7 @@ _VIEWS = {
 }
 
 
-def empty_page(description: ReplicaValuesDescription) -> Markup:
+def empty_page(description: ReplicaValuesDescription) -> str:
     """Return the page of a description without values: where arrays are, and why."""
     text = block(description.unread or "empty")
     return page(replicas_title(description), (), (), _placement(description) + text, "")
@@ -52,7 +52,7 @@ def replicas_page(
     choices: Choices,
     scene: Scene | str,
     order: str,
-) -> Markup:
+) -> str:
     """Return the page.
 
     Args:

@@ -44,7 +44,7 @@ _MAX_DOTS = 512
 _CURVE_WIDTH, _CURVE_HEIGHT = 560, 150
 _SWATCH = "display:inline-block"
 _SMALL = "font-size:11px;opacity:.8"
-_STRIP_WIDTH = 800
+_STRIP_WIDTH = 560
 _LISTED = ' role="listbox" aria-multiselectable="true" aria-label="replicas"'
 _GRID = "display:flex;flex-wrap:wrap;gap:12px;margin:4px 0 8px"
 
@@ -275,7 +275,7 @@ def means_svg(section: Section) -> str:
     )
     return (
         f'<svg class="tpunb-strip"{_LISTED} data-odd="{",".join(map(str, sorted(far)))}" '
-        f'viewBox="-70 0 {_STRIP_WIDTH + 72} 64"><g fill="{INK}" font-size="11">{labels}</g>'
+        f'viewBox="-70 0 {_STRIP_WIDTH + 72} 64"><g fill="{INK}" font-size="12">{labels}</g>'
         f"{''.join(dots)}</svg>"
     )
 

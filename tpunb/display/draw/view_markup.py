@@ -22,8 +22,8 @@ def page(
     content: str,
     legend: str,
     **numbers: Setting,
-) -> Markup:
-    """Return a view.
+) -> str:
+    """Return a view, as a plain text: marimo 0.25 sends a subclass of `str` as an object.
 
     Args:
         title: The heading.
@@ -34,7 +34,7 @@ def page(
         **numbers: Values for tests and style sheets, as `data-` attributes.
     """
     data = "".join(f' data-{name}="{escaped(str(value))}"' for name, value in numbers.items())
-    return Markup(
+    return (
         f'<div{data}><h3 class="tpunb-title">{escaped(title)}</h3>'
         f"{part('facts', lines(facts))}{part('toolbar', ''.join(controls))}{content}"
         f'<div class="tpunb-about" aria-hidden="true"></div>{part("legend", legend)}</div>'

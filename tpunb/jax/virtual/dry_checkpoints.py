@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -48,7 +49,10 @@ def leaving_out_checkpoints(is_uncomputed: Callable[[Any], bool]) -> Iterator[No
 def _save(is_uncomputed: Callable[[Any], bool], original: Any, *args: Any, **named: Any) -> Any:
     """Save a checkpoint, unless it would hold what was not computed."""
     variables = [each.value for arg in args for each in getattr(arg, "variables", ())]
-    if not reaches((args, named, variables), is_uncomputed):
+    array = sys.modules["jax"].Array
+    if not reaches(
+        (args, named, variables), lambda each: isinstance(each, array) and is_uncomputed(each)
+    ):
         return original(*args, **named)
     said = "The checkpoint is not saved: it has arrays that are not computed (dry run)."
     warnings.warn_explicit(said, TpuWarning, *present_line())
