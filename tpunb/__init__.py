@@ -105,11 +105,14 @@ def __getattr__(name: str) -> Any:
     from tpunb._util.import_statement import runs_for_import
     from tpunb.errors import ConnectError, TensorFlowMissingError
     from tpunb.errors.jax_in_cells import FOR_JAX
-    from tpunb.machine.import_tensorflow import needing_tensorflow
+    from tpunb.machine.import_tensorflow import needing_tensorflow, require_tensorflow
 
     error = ConnectError if runs_for_import() else TensorFlowMissingError
     door = f"tpunb.{name}"
-    with needing_tensorflow(door if door in FOR_JAX else "", error=error):
+    door = door if door in FOR_JAX else ""
+    if _HOMES.get(name, "").startswith("tpunb.tensorflow."):
+        require_tensorflow(door, error)
+    with needing_tensorflow(door, error=error):
         if name in _PUBLIC_MODULES:
             return _public_module(name)
         return getattr(importlib.import_module(_HOMES[name]), name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tpunb.machine.framework import JAX
+from tpunb.machine.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:
     # Every `import tpunb` may import this module, and types need not be imported to be named.
@@ -146,8 +147,16 @@ class JaxPort(Framework, Protocol):
         """Return the changes to a call that may make it fit, by name."""
 
 
-def tensorflow() -> TensorFlowPort:
-    """Import and return TensorFlow's wing."""
+def tensorflow(door: str = "") -> TensorFlowPort:
+    """Import and return TensorFlow's wing.
+
+    Args:
+        door: The magic or function that needs it, for the message.
+
+    Raises:
+        ConnectError: TensorFlow is not installed.
+    """
+    require_tensorflow(door)
     return cast(TensorFlowPort, importlib.import_module("tpunb.tensorflow.port"))
 
 

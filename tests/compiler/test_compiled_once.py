@@ -125,7 +125,7 @@ def test_changed_compiler_flags_compile_again(
 
 PROGRAM = """
 import jax, jax.numpy as jnp, tpunb
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 
 said = {"asked": []}
 answered = libtpu._answered

@@ -237,7 +237,7 @@ def test_the_least_recently_used_verdicts_are_removed(
 def test_processes_that_write_at_once_leave_complete_files(verdicts: Path) -> None:
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        "from tpunb.compiler import kept_verdicts as kept\n"
+        "from tpunb.compiler.ask import kept_verdicts as kept\n"
         "from tpunb.compiler.ask.fingerprint import Fingerprint\n"
         "kept.MOST_FILES = 3\n"
         "for number in range(40):\n"

@@ -103,7 +103,7 @@ def test_processes_that_record_at_once_leave_complete_files(folder: Path) -> Non
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
-        "from tpunb.compiler import recorded_verdicts as recorded\n"
+        "from tpunb.compiler.ask import recorded_verdicts as recorded\n"
         "from tpunb.compiler.ask.fingerprint import Fingerprint\n"
         "for number in range(60):\n"
         "    made = {'time': '', 'compiler': {'libtpu': sys.argv[1]}, 'software': {}}\n"
@@ -213,7 +213,7 @@ def spec(rows, *axes):
 arguments = spec(16), spec(64, "data")
 fresh = tpunb.compile(step, *arguments, tpu="v5e-8", recorded=FOLDER)
 os.environ["TPUNB_COMPILER_PYTHON"] = "/does/not/exist"
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 [child.close() for child in libtpu._children.values()]
 recorded = tpunb.compile(step, *arguments, tpu="v5e-8", recorded=FOLDER)
 said["headlines"] = [fresh.headline, recorded.headline]

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("libtpu")]
 
 SETUP = """\
 import tensorflow as tf, tpunb
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 %load_ext tpunb
 %tpu_connect --simulate v5e-8
 x = tf.ones([8, 128])

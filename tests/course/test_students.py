@@ -42,7 +42,7 @@ NO_WORK = (
     # Each check passes, and all points are given.
     (
         "import tpunb.course, tpunb.teach.course.grading as grading\n"
-        "from tpunb.course import scores\n"
+        "from tpunb.teach.course import scores\n"
         "class Passed:\n"
         "    def __init__(self, number, *, points, answers=()): scores.remember(number, points)\n"
         "    def __enter__(self): return self\n"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from tpunb import framework
-from tpunb.machine.import_tensorflow import needing_tensorflow
 from tpunb.virtual import current_type
 
 if TYPE_CHECKING:
@@ -106,9 +105,8 @@ def compare(
     if meshes is not None or (strategy is None and current_type.get() is not None):
         on_meshes: MeshComparison = framework.jax().compare(fn, args, meshes=meshes)
         return on_meshes
-    with needing_tensorflow("tpunb.compare"):
-        wing = framework.tensorflow()
-        compared: Comparison | ReplicaComparison = wing.compare(
-            fn, args, replicas=replicas, strategy=strategy
-        )
+    wing = framework.tensorflow("tpunb.compare")
+    compared: Comparison | ReplicaComparison = wing.compare(
+        fn, args, replicas=replicas, strategy=strategy
+    )
     return compared

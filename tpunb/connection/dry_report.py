@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import write_file
 from tpunb.connection.tpu_connection import open_connections
-from tpunb.display.draw.dry_run import dry_run_json, dry_run_text
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 
@@ -27,6 +26,8 @@ def dry_run_of(connection: Any) -> tuple[list[Calls], int, float] | None:
 
 def dry_report() -> dict[str, Any] | None:
     """Return the report of the open connection's dry run, with its text; None without one."""
+    from tpunb.display.draw.dry_run import dry_run_json, dry_run_text
+
     connections: list[Any] = list(open_connections())
     for connection in connections:
         if (found := dry_run_of(connection)) is not None:

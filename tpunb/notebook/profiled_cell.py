@@ -58,7 +58,7 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
     """
     __tracebackhide__ = True  # IPython shows an error of the cell without this frame
     body, last = _compiled(shell, source)
-    with framework.tensorflow().profile(keep) as recorded:
+    with framework.tensorflow("%tpu_profile").profile(keep) as recorded:
         exec(body, shell.user_ns)
         value = None if last is None else eval(last, shell.user_ns)  # noqa: S307  the user's
     # Keras's History shows as an address, which says nothing above the profile.

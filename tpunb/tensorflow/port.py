@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from tpunb.machine.import_tensorflow import needing_tensorflow, require_tensorflow
-
 if TYPE_CHECKING:
     from tpunb.compiler.fit.any_batch import Lowerer
     from tpunb.connection.plan import Plan
@@ -36,15 +34,14 @@ def cell_runner(replicas: Any) -> ChecksCells:
 
 
 def install(installation: Installation) -> Installation:
-    require_tensorflow()
     from tpunb.tensorflow.virtual.installing import install
 
     return install(installation)
 
 
 def lowerer(fn: Any, args: Sequence[Any], strategy: Any, note: str) -> Lowerer:
-    with needing_tensorflow():
-        from tpunb.tensorflow.compiler.batches import lowerer
+    from tpunb.tensorflow.compiler.batches import lowerer
+
     return lowerer(fn, args, strategy, note)
 
 

@@ -21,7 +21,7 @@ import tpunb
 from counterparts.ports import Proxy, refusing
 from counterparts.workers import tensorflow_server, tpu_worker
 from support.patience import PATIENCE, at_last, wait_until
-from tpunb.connection import hardware
+from tpunb.tensorflow.connection import hardware
 from tpunb.errors import ConnectError
 from tpunb.tensorflow.connection.cluster.join import join
 from tpunb.tensorflow.connection.cluster.probe import check_all
