@@ -50,7 +50,7 @@ def asked(
 def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildProcess]:
     """The compiler's process of a single test."""
     process_of_test = ChildProcess(libtpu._start, PATIENCE)
-    monkeypatch.setattr(libtpu, "_child", lambda: process_of_test)
+    monkeypatch.setattr(libtpu, "_child", lambda *_: process_of_test)
     yield process_of_test
     process_of_test.close()
 
@@ -162,15 +162,15 @@ time.sleep(600)
 """
 
 
-def compiling(*modules: str) -> subprocess.Popen[str]:
+def compiling(*modules: str, code: str = COMPILING, **variables: str) -> subprocess.Popen[str]:
     """Start a process that compiles modules one after another, reports each, and stays alive."""
     paths = [str(Path(__file__).parent / f"{module}.hlo.pb") for module in modules]
     return subprocess.Popen(
-        [sys.executable, "-c", COMPILING, *paths],
+        [sys.executable, "-c", code, *paths],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env={**environment(), **variables},
     )
 
 
@@ -208,6 +208,29 @@ def test_the_compiler_ends_with_a_kernel_killed_while_compiling() -> None:
     wait_until(ended)
     # The whole compilation would take a minute of processor time.
     assert last - at_work < 20
+
+
+TIMED = COMPILING.replace("text=True)", "text=True, schedule=True)").replace(
+    "_child()", "_child(True)"
+)
+
+
+def test_schedules_leave_no_files_behind(tmp_path: Path) -> None:
+    with compiling("tiny", "sorts", code=TIMED, TMPDIR=str(tmp_path)) as kernel:
+        child = compiled_by(kernel)
+        (folder,) = tmp_path.glob("tpunb-*")
+        assert not list(folder.iterdir()), "a schedule is removed when it is read"
+        wait_until(lambda: any(folder.iterdir()))  # the next program is compiled
+        kernel.kill()
+    wait_until(lambda: not _runs(child))
+    wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_plain_verdict_starts_no_process_for_schedules(tmp_path: Path) -> None:
+    with compiling("tiny", TMPDIR=str(tmp_path)) as kernel:
+        compiled_by(kernel)
+        assert not list(tmp_path.glob("tpunb-*"))
+        kernel.kill()
 
 
 def _stat(pid: int) -> list[str]:

@@ -41,10 +41,10 @@ ENTRY %main (x: bf16[4096,8192], w: bf16[8192,8192]) -> bf16[4096,8192] {
   %x = bf16[4096,8192]{1,0:T(8,128)(2,1)} parameter(0)
   %w = bf16[8192,8192]{1,0:T(8,128)(2,1)} parameter(1)
   %start = (bf16[4096,8192]{1,0:T(8,128)(2,1)S(1)}, bf16[4096,8192]{1,0:T(8,128)(2,1)}, u32[]{:S(2)}) copy-start(%x)
-  %near = bf16[4096,8192]{1,0:T(8,128)(2,1)S(1)} copy-done(%start)
   %activated = bf16[4096,8192]{1,0:T(8,128)(2,1)} fusion(%x, %w), kind=kOutput, calls=%swish, backend_config={"estimated_cycles":"1196704"}
   %multiplied = bf16[4096,8192]{1,0:T(8,128)(2,1)} fusion(%x, %w), kind=kOutput, calls=%plain, backend_config={"estimated_cycles":"1196704"}
   %slow = bf16[4096,8192]{1,0:T(8,128)(2,1)} fusion(%x, %w), kind=kOutput, calls=%plain, backend_config={"estimated_cycles":"2500000"}
+  %near = bf16[4096,8192]{1,0:T(8,128)(2,1)S(1)} copy-done(%start)
   %sum = bf16[4096,8192]{1,0:T(8,128)(2,1)} add(%x, %x), backend_config={"estimated_cycles":"600000"}
   %gated = bf16[4096,8192]{1,0:T(8,128)(2,1)} fusion(%x), kind=kLoop, calls=%gates, backend_config={"estimated_cycles":"600000"}
   %turned = bf16[4096,8192]{0,1:T(8,128)(2,1)} copy(%x), backend_config={"estimated_cycles":"600000"}
@@ -143,11 +143,11 @@ ENTRY %main (w: bf16[4096,8192]) -> bf16[4096,8192] {
 }
 """
     time = time_of(offloaded)
-    assert time.low == pytest.approx(2 * ARRAY / 1640e9 / 1.05)
+    assert time.low == pytest.approx(2 * ARRAY / 1640e9 / 0.8 / 1.05), "nothing hides it"
     assert any("SparseCores" in text for text in time.not_counted)
 
 
-def test_copies_in_the_background_take_at_least_their_time() -> None:
+def test_a_copy_that_nothing_hides_takes_its_time() -> None:
     fetched = """\
 HloModule fetched, is_scheduled=true
 
@@ -157,4 +157,4 @@ ENTRY %main (w: bf16[4096,8192]) -> bf16[4096,8192] {
   ROOT %near = bf16[4096,8192]{1,0:T(8,128)(2,1)S(1)} copy-done(%start)
 }
 """
-    assert time_of(fetched).low == pytest.approx(ARRAY / 1640e9 / 1.05)
+    assert time_of(fetched).low == pytest.approx(ARRAY / 1640e9 / 0.8 / 1.05)

@@ -256,7 +256,7 @@ def _of_function(
             fix="Give the sizes in the function's arguments.",
         )
     with recorded_verdicts.recorded_in(args.recorded):
-        libtpu.start()  # it starts while the user's file is imported
+        libtpu.start(speed=args.speed)  # it starts while the user's file is imported
     module = import_file(path)
     owner, function = member_of(module, path, name)
     values, named = arguments_for(module, owner, name, function, args.args)

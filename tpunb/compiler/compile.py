@@ -131,7 +131,7 @@ def compile_call(
 ) -> TpuPrograms:
     """Compile a call. Its named arguments may have the names of `compile`'s own arguments."""
     with recorded_verdicts.recorded_in(options.recorded), reporting(options.progress) as say:
-        libtpu.start()
+        libtpu.start(speed=options.speed)
         how = lowerer_for(fn, args, strategy, named)
         fn = how.fn
         kinds = targets(options.tpus, how.strategy)

@@ -163,7 +163,7 @@ def compile_exported(
         CompilerUnavailableError: There is no compiler.
     """
     with recorded_verdicts.recorded_in(options.recorded), reporting(options.progress) as say:
-        libtpu.start()
+        libtpu.start(speed=options.speed)
         kinds = targets(options.tpus)
         settings = options.settings(innermost, len(kinds), say)
         prepare = functools.cache(lambda: prepared_module(exported.module, settings))

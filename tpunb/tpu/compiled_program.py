@@ -69,6 +69,9 @@ class Share:
         fraction: Fraction of the step's time, 0 to 1; None without an estimate.
         memory: Bytes that it made and that are alive at the peak, variables included.
         bytes: Bytes that it moves: over the links for a collective, through HBM otherwise.
+        needed: Bytes of its operands and results in HBM, which `bytes` may exceed; 0 if unknown.
+        limit: The fullest unit of the core and its use, such as `"VALU 71%"`, and the part of the
+            time that stores for lack of registers need, if it is large; empty if unknown.
     """
 
     name: str
@@ -77,6 +80,8 @@ class Share:
     fraction: float | None = None
     memory: int = 0
     bytes: int = 0
+    needed: int = 0
+    limit: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -204,6 +209,8 @@ class StepTime:
         not_counted: The omissions of the estimate, one sentence each.
         start: Seconds that the host takes to start a call, unless it starts the next call while
             the TPU still runs the last.
+        scheduled: The fraction of the time that is read from the compiler's own schedule, 0 to 1.
+            The rest is estimated.
     """
 
     low: float
@@ -217,6 +224,16 @@ class StepTime:
     collectives: tuple[Share, ...] = ()
     not_counted: tuple[str, ...] = ()
     start: float = 0.0
+    scheduled: float = 0.0
+
+    @property
+    def source(self) -> str:
+        """Where the time comes from: `"from the compiler's schedule"`, or `"estimated"`."""
+        if not self.scheduled:
+            return "estimated"
+        if self.scheduled > 0.995:
+            return "from the compiler's schedule"
+        return f"{self.scheduled:.0%} from the compiler's schedule, the rest estimated"
 
     @property
     def estimate(self) -> float:

@@ -26,6 +26,33 @@ class Kernel(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Schedule:
+    """The schedule of a kernel, counted in one run of its scalar code.
+
+    The first of two figures is without what only the program's data decides, the second with it.
+
+    Attributes:
+        cycles: The cycles of the core.
+        bytes: The bytes copied from and to HBM.
+        strided: The bytes among them that are copied in pieces.
+        steps: The steps of the loops that copy, which wait for their copies.
+        unit: The fullest unit.
+        busy: The cycles that this unit needs at least.
+        matmul: The cycles that the matrix unit needs at least.
+        spills: The cycles that the stores for lack of registers need at least.
+    """
+
+    cycles: tuple[int, int]
+    bytes: tuple[int, int]
+    strided: int
+    steps: int
+    unit: str
+    busy: float
+    matmul: float
+    spills: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
     """A module compiled by libtpu. Sizes are in bytes per core.
 
@@ -39,6 +66,9 @@ class Compiled:
         kernels: Its Pallas kernels, by the names of their instructions.
         bounded: Whether some sizes are only bounded.
         provenance: When and by which compiler it was compiled.
+        schedule: The schedules of its kernels, by the names of their instructions; empty if the
+            time was not asked for.
+        product: The schedule of a known product, to test whether schedules are understood.
     """
 
     peak: int
@@ -50,6 +80,8 @@ class Compiled:
     kernels: Mapping[str, Kernel]
     bounded: bool
     provenance: Provenance | None = None
+    schedule: Mapping[str, Schedule] = dataclasses.field(default_factory=dict)
+    product: Mapping[str, Schedule] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ from typing import IO, Any, Protocol
 from tpunb._util.child_process import ChildLostError, ChildProcess, start_child
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
+from tpunb._util.plain_values import record_from
 from tpunb._util.units import byte_count
 from tpunb.compiler.ask import environment, kept_verdicts, recorded_verdicts, versions
-from tpunb.compiler.ask.answers import Compiled, Kernel, Refused
+from tpunb.compiler.ask.answers import Compiled, Kernel, Refused, Schedule
 from tpunb.compiler.ask.fingerprint import Fingerprint
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.program import CompilerUnavailableError
@@ -60,7 +61,14 @@ _SECONDS_FOR_RELEASES = 60.0
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 """The environment variables with the options of libtpu and XLA, which change programs."""
 
+_WRITE_SCHEDULES = (
+    "--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
+    "--xla_jf_dump_llo_pass_label_regex=(final_bundles|final_hlo|dedup)"
+)
+"""libtpu's flags that write the schedules to a folder. It reads them when it is loaded."""
+
 _SCRIPT = Path(__file__).with_name("libtpu_process.py")
+_READER = Path(__file__).parents[1] / "read" / "bundles.py"
 _INSTALL = (
     "tpunb compiler install (in a cell: !tpunb compiler install). It downloads "
     f"{environment.DOWNLOAD}, 1 GiB on disk, into your cache folder and does not change your "
@@ -220,15 +228,18 @@ def require() -> None:
         recorded_verdicts.require(error)
 
 
-def start() -> None:
+def start(*, speed: bool = False) -> None:
     """Start the compiler, whose imports take seconds, so that other work can go on meanwhile.
+
+    Args:
+        speed: Whether the time will be asked for, which another process estimates.
 
     Raises:
         CompilerUnavailableError: Neither the compiler nor recorded verdicts are available.
     """
     require()
     if why_unavailable() is None:
-        _child().start()
+        _child(speed).start()
 
 
 @timed("compiler", "compile with libtpu")
@@ -240,6 +251,7 @@ def ask(
     low_effort: bool,
     text: bool,
     refused: bool = False,
+    schedule: bool = False,
 ) -> Compiled | Refused:
     """Compile a function, unless the answer about an equal program is stored.
 
@@ -250,6 +262,7 @@ def ask(
         low_effort: Whether the figures may be off by a few percent, in a tenth of the time.
         text: Whether to return the program's text.
         refused: Whether the function is known not to fit, and its text is wanted.
+        schedule: Whether to return the figures of its kernels' schedules.
 
     Raises:
         CompilerLostError: The compiler crashed or took too long.
@@ -269,6 +282,8 @@ def ask(
     }
     if refused:
         request["refused_text"] = True
+    if schedule:
+        request["schedule"] = True
     answer = _kept_or_answered(prepared.fingerprint, request, target.tpu.name, deadline)
     provenance = _provenance(answer["made"], recorded=answer.get("recorded", False))
     if "error" in answer:
@@ -278,8 +293,10 @@ def ask(
         for name, (steps, *work) in answer["kernels"].items()
     }
     names = {field.name for field in dataclasses.fields(Compiled)} & answer.keys()
-    figures = {name: answer[name] for name in names}
-    return Compiled(**{**figures, "kernels": kernels, "provenance": provenance})
+    figures = {name: answer[name] for name in names} | {"kernels": kernels}
+    for part in {"schedule", "product"} & names:
+        figures[part] = {name: record_from(Schedule, each) for name, each in answer[part].items()}
+    return Compiled(**{**figures, "provenance": provenance})
 
 
 def _provenance(made: Mapping[str, Any], *, recorded: bool) -> Provenance:
@@ -331,6 +348,7 @@ def _kept_or_answered(
     question = {**request, "module": ""}
     recordings = recorded_verdicts.folder()
     asked = {**question, "flags": recorded_verdicts.flags_for_tpus(_flags())}
+    asked.pop("schedule", None)  # recorded answers without schedules are answers too
     if recordings is not None and (unavailable := why_unavailable()):
         return recorded_verdicts.recorded_answer(recordings, program, asked, tpu, unavailable)
 
@@ -378,7 +396,7 @@ def _releases(deadline: Deadline) -> dict[str, str]:
 
 @functools.cache
 def _digest_of_script() -> str:
-    return hashlib.sha256(_SCRIPT.read_bytes()).hexdigest()
+    return hashlib.sha256(_SCRIPT.read_bytes() + _READER.read_bytes()).hexdigest()
 
 
 def flags() -> dict[str, str]:
@@ -396,8 +414,10 @@ class CompilerLostError(ChildLostError, NotKnownError):
 
 
 def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
+    # Whichever process runs can read a module.
+    schedule = request.get("schedule") or ("topology" not in request and _runs_for_time_only())
     try:
-        answer: Mapping[str, Any] = _child().ask(request, deadline)
+        answer: Mapping[str, Any] = _child(bool(schedule)).ask(request, deadline)
     except ChildLostError as error:
         more = ""
         if error.crashed and (refused := _REFUSED_FLAG.search(_errors_of_child())):
@@ -454,23 +474,56 @@ def _errors_of_child() -> str:
     return file.read().decode("utf-8", errors="replace")
 
 
-_children: dict[tuple[str, ...], ChildProcess] = {}
-"""The process, by the flags that it was started with. At most one process runs."""
+_children: dict[tuple[tuple[str, ...], bool], ChildProcess] = {}
+"""The processes, by the flags that they were started with, and whether libtpu writes schedules."""
 
 
-def _child() -> ChildProcess:
-    flags = _flags()
-    if flags not in _children:
-        for other in list(_children.values()):
-            other.close()
-        _children.clear()
-        _children[flags] = ChildProcess(_start, seconds=300.0)
-    return _children[flags]
+def _child(schedule: bool = False) -> ChildProcess:
+    key = flags, _ = _flags(), schedule
+    if key not in _children:
+        for other in [other for other in _children if other[0] != flags]:
+            _children.pop(other).close()
+        _children[key] = ChildProcess(functools.partial(_start, schedule), seconds=300.0)
+    return _children[key]
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _runs_for_time_only() -> bool:
+    return (_flags(), True) in _children and (_flags(), False) not in _children
+
+
+_REMOVE = 'read _; until rm -rf "$0"; do sleep 1; done'
+"""What a shell does when its standard input ends, as it does with this process in any way."""
+
+
+@functools.cache
+def _folder_for_schedules(process: int) -> str:
+    """Return a private folder that is removed when this process ends, however it ends.
+
+    Args:
+        process: The number of this process: a fork gets a folder of its own.
+    """
+    spaced = " " in tempfile.gettempdir()  # libtpu's flags cannot have one
+    folder = tempfile.mkdtemp(prefix="tpunb-", dir="/tmp" if spaced else None)
+    shell = subprocess.Popen(
+        ["sh", "-c", _REMOVE, folder], stdin=subprocess.PIPE, start_new_session=True
+    )
+
+    def remove() -> None:
+        if process == os.getpid():
+            shell.communicate()
+
+    atexit.register(remove)
+    return folder
+
+
+def _start(schedule: bool = False) -> subprocess.Popen[bytes]:
     errors = _errors()
     errors.truncate(0)
+    environ = dict(_ENVIRONMENT)
+    if schedule:
+        written = _WRITE_SCHEDULES.format(folder=_folder_for_schedules(os.getpid()))
+        own = os.environ.get("LIBTPU_INIT_ARGS", "")
+        environ["LIBTPU_INIT_ARGS"] = f"{own} {written}".strip()
     run = f"import runpy; runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
     # Beside recorded verdicts, the process may only have to read exports of JAX. This Python's JAX
     # does that where there is no compiler.
@@ -478,10 +531,10 @@ def _start() -> subprocess.Popen[bytes]:
     if not reads_only and (python := os.environ.get(PYTHON)):
         # Its Python has its own packages; and this folder may hide them, so remove it.
         path = "import sys; sys.path[:] = filter(None, sys.path)"
-        environ = {**_ENVIRONMENT, "PYTHONPATH": ""}
+        environ["PYTHONPATH"] = ""
         return start_child(
             run, lambda code: [python, "-c", f"{path}; {code}"], environ, errors=errors
         )
     if not reads_only and (installed := environment.find()) and not installed.problem:
-        return start_child(run, installed.command, _ENVIRONMENT, errors=errors)
-    return start_child(run, environment=_ENVIRONMENT, errors=errors)
+        return start_child(run, installed.command, environ, errors=errors)
+    return start_child(run, environment=environ, errors=errors)

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import operator
+import os
 import re
 import runpy
 import tempfile
@@ -79,7 +80,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
                 bounded = _rewrite(module, request["replicas"])
         if request.get("refused_text"):
             return _refused(module, devices, request)
-        return {**_accepted(module, devices, request), "bounded": bounded}
+        compiled = _scheduled if request.get("schedule") else _accepted
+        return {**compiled(module, devices, request), "bounded": bounded}
     except _OF_THIS_PROGRAM as error:
         return {"broken": f"{type(error).__name__}: {error}"}
     except Exception as error:  # JAX's own exceptions differ from release to release
@@ -242,6 +244,57 @@ def _refused(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[s
             message = str(error)
         text = _newest(folder, _OUT_OF_MEMORY)
     return {"error": message, "text": text}
+
+
+_, _, _written = os.environ.get("LIBTPU_INIT_ARGS", "").rpartition("--xla_jf_dump_to=")
+_SCHEDULES = Path(_written.partition(" ")[0])
+"""The folder to which libtpu writes the schedules, if this process was started for them."""
+
+_PRODUCT = """
+func.func public @main(%a: tensor<8192x512xbf16>, %b: tensor<512x8192xbf16>)
+    -> tensor<8192x8192xbf16> {
+  %c = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+      : (tensor<8192x512xbf16>, tensor<512x8192xbf16>) -> tensor<8192x8192xbf16>
+  return %c : tensor<8192x8192xbf16>
+}
+"""
+"""A product whose cycles, steps and bytes are known: `schedule_form` compares them."""
+
+
+def _scheduled(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a program, of its kernels' schedules, and of a known product's."""
+    product = _scheduled_product(request["topology"].partition(":")[0])
+    try:
+        figures = _accepted(module, devices, request)
+        return {**figures, "schedule": _schedules(), "product": product}
+    finally:
+        _remove_schedules()
+
+
+@functools.cache
+def _scheduled_product(family: str) -> dict[str, Any]:
+    request = {"replicas": 1, "partitions": 1, "jax": True, "effort": ""}
+    try:
+        with mlir.make_ir_context():
+            _compile(ir.Module.parse(_PRODUCT), _devices(f"{family}:1x1", ""), request)
+        return _schedules()
+    finally:
+        _remove_schedules()
+
+
+def _schedules() -> dict[str, Any]:
+    kernels: dict[str, Any] = _reader()["kernels"](_SCHEDULES)
+    return kernels
+
+
+@functools.cache
+def _reader() -> dict[str, Any]:
+    return runpy.run_path(str(Path(__file__).parents[1] / "read" / "bundles.py"))
+
+
+def _remove_schedules() -> None:
+    for path in _SCHEDULES.iterdir():
+        path.unlink()
 
 
 _WITH_SPARSE_CORES = ("v5p", "v6e", "tpu7x")

@@ -24,6 +24,7 @@ from tpunb.compiler.read.communication import communication
 from tpunb.compiler.read.hlo import Module, parse
 from tpunb.compiler.read.memory import described, line_name, of_refused
 from tpunb.compiler.read.runs import Runs
+from tpunb.compiler.read.scheduled_time import FORMS
 from tpunb.compiler.read.step_time import step_time
 from tpunb.errors.code_problems import Problem, SourceLine, is_library
 from tpunb.errors.compiler_refusals import LIBTPU, refusal_of
@@ -184,6 +185,7 @@ class _Compilation:
             low_effort=low,
             text=settings.details or settings.speed,
             refused=refused,
+            schedule=settings.speed and not refused and wanted.tpu.family in FORMS,
         )
 
     def _refused_for_bounds(

@@ -11,10 +11,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from tpunb.compiler.ask.answers import Kernel
+from tpunb.compiler.ask.answers import Kernel, Schedule
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.read.collectives import Collective, cores_of
 from tpunb.compiler.read.hlo import Computation, Instruction, Module, numbers, parts
+from tpunb.compiler.read.scheduled_time import seconds_of
 from tpunb.compiler.read.tile_costs import OLD, REGISTER, TileWork
 from tpunb.compiler.read.traffic import moved
 
@@ -30,12 +31,14 @@ class Cost:
 
     Attributes:
         instruction: The instruction.
-        kind: `"matmul"`, `"memory"` or `"collective"`.
+        kind: `"matmul"`, `"memory"`, `"collective"`, or empty for other work of the core.
         bytes: The bytes that it reads from and writes to HBM, or sends.
         least: The least seconds.
         most: The most seconds.
         modelled: The modelled operations, for a reader: `"gathers"`.
         times: The number of runs.
+        needed: The bytes of its operands and results in HBM, if `bytes` are those of its schedule.
+        schedule: Its schedule, if the seconds come from it.
     """
 
     instruction: Instruction
@@ -45,6 +48,8 @@ class Cost:
     most: float = 0.0
     modelled: frozenset[str] = frozenset()
     times: float = 1.0
+    needed: int = 0
+    schedule: Schedule | None = None
 
     @property
     def seconds(self) -> float:
@@ -58,6 +63,7 @@ def cost_of(
     module: Module,
     kernels: Mapping[str, Kernel],
     target: Target,
+    schedule: Schedule | None = None,
 ) -> Cost:
     """Return the cost of an instruction that is not a collective.
 
@@ -67,19 +73,29 @@ def cost_of(
         module: The program.
         kernels: The work of its Pallas kernels, by the names of their instructions.
         target: The target of the compilation.
+        schedule: The instruction's schedule; None if it is not known.
     """
+    if schedule is not None:
+        work = _tile_work(instruction, around, module)
+        least, most = seconds_of(schedule, work.multiplied, target)
+        waits = schedule.bytes[1] / target.hardware.hbm > schedule.busy / target.hardware.clock
+        kind = "matmul" if work.products or schedule.unit == "MATMUL" else "memory" if waits else ""
+        return Cost(
+            instruction, kind, schedule.bytes[1], least, most, needed=work.in_hbm, schedule=schedule
+        )
     if instruction.cycles is None and (kernel := kernels.get(instruction.name)):
         return _kernel(instruction, kernel, target)
-    work = TileWork(
-        instruction.cycles,
-        tuple(parts(instruction, around, module)),
-        *_moved(instruction, around, module),
-    )
+    work = _tile_work(instruction, around, module)
     irregular = [(part, inside) for part, inside in work.parts if part.opcode in _CYCLES]
     if work.cycles is None and irregular:
         return _irregular(instruction, irregular, target)
     kind = "matmul" if work.products else "memory"
     return Cost(instruction, kind, work.in_hbm, *work.seconds(target))
+
+
+def _tile_work(instruction: Instruction, around: Computation, module: Module) -> TileWork:
+    inside = tuple(parts(instruction, around, module))
+    return TileWork(instruction.cycles, inside, *_moved(instruction, around, module))
 
 
 def _moved(instruction: Instruction, around: Computation, module: Module) -> tuple[int, int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tpunb._util.units import byte_count, duration
 from tpunb.compiler.ask.answers import Compiled
@@ -12,11 +14,20 @@ from tpunb.compiler.ask.libtpu import Origins
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.read.collectives import collective_of
 from tpunb.compiler.read.costs import ON_SPARSE_CORES, Cost, background_bytes, cost_of, link_cost
-from tpunb.compiler.read.hlo import PRODUCTS, Module, multiplications, parts
+from tpunb.compiler.read.hlo import (
+    PRODUCTS,
+    Computation,
+    Instruction,
+    Module,
+    multiplications,
+    parts,
+)
 from tpunb.compiler.read.memory import share
 from tpunb.compiler.read.runs import Run, Runs
+from tpunb.compiler.read.scheduled_time import is_understood
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Share, StepTime
+from tpunb.tpu.families import Hardware
 
 _LEAST = 1e-7
 _SPREAD = 1.05
@@ -26,6 +37,9 @@ _CALL, _CHIP = 150e-6, 50e-6
 """The most seconds that a host takes to start a call on a chip, and on each further chip of its
 own. Measured: 0.1 ms on v5e, 0.13 ms on v6e, 0.3 to 0.5 ms on the eight chips of v5e-8."""
 _CHIPS_OF_A_HOST = 8
+
+_MANY_SPILLS = 0.1
+"""The part of the time from which on stores for lack of registers are named."""
 
 
 class _Costs:
@@ -40,11 +54,14 @@ class _Costs:
 
     def __init__(self, compiled: Compiled, module: Module, runs: Runs, target: Target) -> None:
         self._kernels, self._module, self._target = compiled.kernels, module, target
+        understood = is_understood(compiled.product, target)
+        self._schedules = compiled.schedule if understood else {}
         self.background = 0.0
         self.sparse_cores = False
         self.all = [
             dataclasses.replace(cost, times=run.times) for run in runs.all for cost in self._of(run)
         ]
+        self.exposed = self._exposed(runs)
         self.links = [cost for cost in self.all if cost.kind == "collective"]
         self.others = [cost for cost in self.all if cost.kind != "collective"]
 
@@ -59,7 +76,35 @@ class _Costs:
             self.background += run.times * background_bytes(instruction, module)
             self.sparse_cores |= instruction.opcode == ON_SPARSE_CORES
             return
-        yield cost_of(instruction, run.around, module, self._kernels, self._target)
+        schedule = self._schedules.get(instruction.name)
+        yield cost_of(instruction, run.around, module, self._kernels, self._target, schedule)
+
+    def _exposed(self, runs: Runs) -> float:
+        """Return the seconds of copies that nothing hides: no work lies between start and end."""
+        seconds = {cost.instruction.name: cost.seconds / cost.times for cost in self.all}
+        hardware, exposed = self._target.hardware, 0.0
+        for run in runs.all:
+            start = run.instruction
+            if not start.opcode.endswith("-start") or collective_of(start, self._module):
+                continue
+            between = _until_done(start, run.around)
+            if all(step.opcode != "while" for step in between):
+                copied = background_bytes(start, self._module) / hardware.hbm
+                hidden = sum(seconds.get(step.name, 0.0) for step in between)
+                exposed += run.times * max(copied / hardware.sustained_hbm - hidden, 0.0)
+        return exposed
+
+
+def _until_done(start: Instruction, around: Computation) -> list[Instruction]:
+    """Return the instructions between the start of work in the background and its end."""
+    between: list[Instruction] = []
+    name, steps = start.name, iter(around.instructions)
+    for step in itertools.dropwhile(lambda step: step is not start, steps):
+        if name in step.operands and step.opcode != "async-update":
+            break
+        name = step.name if name in step.operands else name
+        between.append(step)
+    return between[1:]
 
 
 def step_time(
@@ -84,15 +129,21 @@ def step_time(
     nodes = [part for cost in costs.all for part in _by_node(cost, module)]
 
     def shares(key: Callable[[str], SourceLine | str | None]) -> tuple[Share, ...]:
-        seconds: collections.Counter[SourceLine | str] = collections.Counter()
-        moved: collections.Counter[SourceLine | str] = collections.Counter()
+        placed: dict[SourceLine | str, list[Cost]] = collections.defaultdict(list)
         for cost, node in nodes:
             if place := key(node):
-                seconds[place] += cost.seconds  # type: ignore[assignment]
-                moved[place] += cost.bytes
+                placed[place].append(cost)
+        listed = (
+            (place, sum(each.seconds for each in part), part) for place, part in placed.items()
+        )
         return tuple(
-            share(place, seconds=part / total * middle, fraction=part / total, bytes=moved[place])
-            for place, part in seconds.most_common()
+            share(
+                place,
+                seconds=seconds / total * middle,
+                fraction=seconds / total,
+                **_use(part, seconds, target.hardware),
+            )
+            for place, seconds, part in sorted(listed, key=lambda each: -each[1])
         )
 
     collectives = []
@@ -120,21 +171,45 @@ def step_time(
         tuple(collectives),
         tuple(_not_counted(costs, runs, start)),
         start,
+        sum(cost.seconds for cost in costs.all if cost.schedule) / total,
     )
+
+
+def _use(costs: Sequence[Cost], seconds: float, hardware: Hardware) -> dict[str, Any]:
+    """Return what a place in the code moves, and the unit that its schedules use most."""
+    moved, needed = (
+        round(sum(cost.times * getattr(cost, name) for cost in costs))
+        for name in ("bytes", "needed")
+    )
+    used: dict[str, Any] = {"bytes": moved, "needed": needed}
+    busy: dict[str, float] = collections.defaultdict(float)
+    for cost in costs:
+        if (schedule := cost.schedule) is not None:
+            for unit, cycles in ((schedule.unit, schedule.busy), ("spills", schedule.spills)):
+                busy[unit] += cost.times * cycles / hardware.clock
+            busy["HBM"] += cost.times * cost.bytes / hardware.hbm
+    spills = busy.pop("spills", 0.0)
+    if not seconds or not busy:
+        return used
+    unit = max(busy, key=lambda each: busy[each])
+    limit = f"{unit} {min(busy[unit] / seconds, 1):.0%}"
+    spilled = f", spills {spills / seconds:.0%}" if spills > _MANY_SPILLS * seconds else ""
+    return {**used, "limit": limit + spilled}
 
 
 def _range(costs: _Costs, target: Target) -> tuple[float, float]:
     """Return the least and the most seconds.
 
     At least, collectives and copies in the background hide behind other work, unless the links or
-    HBM take longer. At most, they come after it.
+    HBM take longer, or nothing is computed between a copy's start and its end. At most, they come
+    after it.
     """
     hardware = target.hardware
     counted = (cost.times * cost.bytes for cost in costs.others if not cost.modelled)
     moved = sum(counted) + costs.background
     kinds = (costs.others, costs.links)
-    in_turn = (sum(cost.times * cost.least for cost in each) for each in kinds)
-    low = max(*in_turn, moved / hardware.hbm)
+    in_turn = [sum(cost.times * cost.least for cost in each) for each in kinds]
+    low = max(in_turn[0] + costs.exposed, in_turn[1], moved / hardware.hbm)
     high = sum(cost.times * cost.most for cost in costs.all)
     high += costs.background / hardware.hbm / hardware.sustained_hbm
     return max(low / _SPREAD, _LEAST), max(high * _SPREAD, _LEAST)
@@ -153,9 +228,7 @@ def _by_node(cost: Cost, module: Module) -> list[tuple[Cost, str]]:
         return [(cost, module.nodes[cost.instruction.name])]
     return [
         (
-            dataclasses.replace(
-                cost, times=cost.times * number / total, bytes=round(cost.bytes * number / total)
-            ),
+            dataclasses.replace(cost, times=cost.times * number / total),
             node,
         )
         for node, number in products
@@ -181,7 +254,7 @@ def _not_counted(costs: _Costs, runs: Runs, start: float) -> Iterator[str]:
     others = {
         cost.instruction.target or cost.instruction.opcode
         for cost in costs.others
-        if cost.instruction.cycles is None and not cost.modelled
+        if cost.instruction.cycles is None and not cost.modelled and cost.schedule is None
     }
     if others:
         names = ", ".join(sorted(others)[:6])

@@ -84,7 +84,7 @@ class TileWork:
             target: The target of the compilation.
         """
         hardware = target.hardware
-        peak_matrix, peak_memory = self._multiplied / hardware.flops, self.in_hbm / hardware.hbm
+        peak_matrix, peak_memory = self.multiplied / hardware.flops, self.in_hbm / hardware.hbm
         matrix = peak_matrix / hardware.sustained_flops
         memory = peak_memory / hardware.sustained_hbm
         slowest = max(matrix, memory)
@@ -113,7 +113,7 @@ class TileWork:
         return max(memory * spread, max(reads, functions) / hardware.clock)
 
     @property
-    def _multiplied(self) -> float:
+    def multiplied(self) -> float:
         """The multiplications and additions, as those of bfloat16 that take as long."""
         flops = 0.0
         for product, inside in self.products:

@@ -37,6 +37,9 @@ _MAX_CODE = 200
 _WASTE = 1e-3
 """The smallest part of the peak for which padding gets a row."""
 
+_OFTEN = 1.5
+"""The number of times that a row moves its bytes, from which on it is shown."""
+
 # IPython and ipykernel give cells such names: "<ipython-input-3-…>", "/tmp/ipykernel_7/123.py".
 _CELL = re.compile(r"<|.*[/\\]ipykernel_\d+[/\\]")
 
@@ -58,6 +61,7 @@ class Row:
         part: The row's part of the memory at the peak, 0 to 1.
         size: The memory.
         moved: The data that the row moves.
+        limit: The fullest unit of the core, and its use.
         source: The origin of a tensor, or the argument that a collective moves.
         along: The cores that exchange data in a collective.
     """
@@ -72,6 +76,7 @@ class Row:
     part: float = 0.0
     size: str = ""
     moved: str = ""
+    limit: str = ""
     source: str = ""
     along: str = ""
 
@@ -180,8 +185,17 @@ def _row(row: Share, peak: int, name: str) -> Row:
         seconds=duration(row.seconds) if row.seconds else "",
         part=row.memory / peak,
         size=byte_count(row.memory) if row.memory else "",
-        moved=byte_count(row.bytes) if row.bytes else "",
+        moved=_moved(row),
+        limit=row.limit,
     )
+
+
+def _moved(row: Share) -> str:
+    """Return the bytes that a row moves, and how often it moves those that it needs."""
+    if not row.bytes:
+        return ""
+    often = row.bytes / row.needed if row.needed else 1.0
+    return f"{byte_count(row.bytes)}{f' ({often:.1f} times)' if often >= _OFTEN else ''}"
 
 
 def _lines(program: Program, time: StepTime, memory: ProgramMemory, peak: int) -> Table:
@@ -341,7 +355,7 @@ def time_phrases(program: Program) -> Iterator[str]:
     time, examples = program.time, program.examples
     if time is None:
         return
-    yield f"{time_in_words(time, ' a call')} (estimated)"
+    yield f"{time_in_words(time, ' a call')} ({time.source})"
     if time.host_decides:
         yield "too small to compare types: the host decides"
         return

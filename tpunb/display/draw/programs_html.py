@@ -204,6 +204,7 @@ def _opening(
 
 def _code(lines: shown.Table, *, timed: bool, with_memory: bool) -> Markup:
     rows: list[Sequence[str] | str] = []
+    limits = any(row.limit for row in lines.rows)
     file = ""
     for row in lines.rows:
         if row.file != file:
@@ -217,11 +218,13 @@ def _code(lines: shown.Table, *, timed: bool, with_memory: bool) -> Markup:
             [
                 Markup(f'<span data-code="{number}">{number}{mark}</span>'),
                 *([figure_bar(row.fraction, row.share, _BAR)] if timed else []),
+                *([_whole(row.limit)] if limits else []),
                 *([figure_bar(row.part, row.size, _MEMORY)] if with_memory else []),
                 Markup(f'<div style="{style}">{escaped(row.name)}</div>'),
             ]
         )
-    head = ["line", *(["time"] if timed else []), *(["memory"] if with_memory else []), "code"]
+    shown_columns = {"time": timed, "limit": limits, "memory": with_memory}
+    head = ["line", *(name for name, is_shown in shown_columns.items() if is_shown), "code"]
     return scrolled(table(rows, head=head, named=True, style=_CODE))
 
 
@@ -245,6 +248,7 @@ def _rows(rows: shown.Table, name: str) -> Markup:
         "tensor" if tensors else "name": lambda row: row.name,
         "time": lambda row: figure_bar(row.fraction, row.share, _BAR),
         "seconds": lambda row: _whole(row.seconds),
+        "limit": lambda row: _whole(row.limit),
         "memory": lambda row: (
             _whole(row.size) if name == "padding" else figure_bar(row.part, row.size, _MEMORY)
         ),

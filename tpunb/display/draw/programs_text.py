@@ -47,7 +47,8 @@ def _program(program: Program) -> str:
         parts = [shown.part_phrase(kind, size) for kind, size in memory.parts.items()]
         lines += _side_by_side([*parts, shown.memory_limit(memory)], indent=8)
     if time is not None:
-        lines.append(f"time    {' · '.join(shown.time_phrases(program))}")
+        phrases = _side_by_side(shown.time_phrases(program), indent=8)
+        lines += ["time" + phrases[0][4:], *phrases[1:]]
         parts = [f"{name} {percent(part)}" for name, part in time.parts.items()]
         lines += _side_by_side(parts, indent=8)
     if program.largest_batch is not None:
@@ -103,7 +104,12 @@ def _memory_bar(memory: ProgramMemory) -> str:
 def _code(every: shown.Table, *, timed: bool, with_memory: bool) -> Iterator[str]:
     if not every.rows:
         return
-    head = [*([f"{'time':<16}"] if timed else []), *(["memory"] if with_memory else [])]
+    limits = max(len(row.limit) for row in every.rows)
+    head = [
+        *([f"{'time':<16}"] if timed else []),
+        *([f"{'limit':<{limits}} "] if limits else []),
+        *(["memory"] if with_memory else []),
+    ]
     yield f"  line  {' '.join(head)}"
     lines = every.heaviest(MAX_LINES)
     file = ""
@@ -114,8 +120,9 @@ def _code(every: shown.Table, *, timed: bool, with_memory: bool) -> Iterator[str
         mark = "✗" if row.problem else " "
         number = "" if row.line is None else row.line
         time = f"{_bar(row.fraction)} {row.share:>5} " if timed else ""
+        limit = f"{row.limit:<{limits}}  " if limits else ""
         memory = f"{_bar(row.part)} {row.size:>9}" if with_memory else ""
-        yield shortened(f"{mark} {number:>4}  {time}{memory}  {row.name.rstrip()}", WIDTH)
+        yield shortened(f"{mark} {number:>4}  {time}{limit}{memory}  {row.name.rstrip()}", WIDTH)
     yield from _below(lines)
 
 
@@ -137,7 +144,7 @@ def _shares(every: shown.Table, name: str) -> Iterator[str]:
         size = row.moved if name == "collectives" else row.size
         time = f"{_bar(row.fraction)} {row.share:>5} " if timed else ""
         line = "" if row.line is None or name != "collectives" else f"line {row.line}"
-        what = " · ".join(filter(None, [row.name, row.along, line, row.source]))
+        what = " · ".join(filter(None, [row.name, row.limit, row.along, line, row.source]))
         yield shortened(f"  {time}{row.seconds:>8} {size:>9}  {what}", WIDTH)
     yield from _below(first)
 

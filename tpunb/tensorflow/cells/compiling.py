@@ -51,7 +51,7 @@ _MUCH = 0.1
 def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPrograms:
     """Compile a step of a cell, and read only its data's first batch: see `CellRunner.compile`."""
     strategy = steps.cache.strategy
-    libtpu.start()
+    libtpu.start(speed=settings.speed)
     xla.start()
     refuse_other_strategies(strategy)
     kinds = targets(settings.tpus, strategy)
