@@ -181,7 +181,6 @@ NOT_OF_TENSORFLOW = {
     "_Environ": "os",
     "_actions": "argparse",
     "_cleanup_kernel": "nbclient",
-    "_current_frames": "sys",
     "_exit": "os",
     "_getframe": "sys",
     "_inst": "random",
@@ -239,6 +238,8 @@ def private_uses() -> dict[str, set[str]]:
     )
     uses: dict[str, set[str]] = {}
     for module, tree in trees().items():
+        if module.startswith("jax/"):  # `tpunb/jax/virtual/private_names.py` lists JAX's
+            continue
         for node in ast.walk(tree):
             name = node.attr if isinstance(node, ast.Attribute) else ""
             if name.startswith("_") and not name.startswith("__") and name not in own_names:
