@@ -58,8 +58,10 @@ def test_fit_gives_the_numbers_of_plain_devices() -> None:
 
 
 LAYOUTS = """
+import warnings
 import numpy as np
 import tpunb
+from tpunb.errors import TpuWarning
 connection = tpunb.connect(simulate="v5e-8", framework="jax", judge="off")
 import keras
 mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], keras.distribution.list_devices())
@@ -74,9 +76,11 @@ def said(*keys):
     layers = [keras.layers.Dense(128, name="d1"), keras.layers.Dense(8, name="d2")]
     model = keras.Sequential([keras.Input((64,)), *layers], name="net")
     model.compile("adam", "mse")
-    model.fit(np.ones((64, 64)), np.ones((64, 8)), verbose=0, epochs=2)
-    model.evaluate(np.ones((64, 64)), np.ones((64, 8)), verbose=0)
-    print(connection.judge.findings.take())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TpuWarning)
+        model.fit(np.ones((64, 64)), np.ones((64, 8)), verbose=0, epochs=2)
+        model.evaluate(np.ones((64, 64)), np.ones((64, 8)), verbose=0)
+    print([str(each.message) for each in caught if each.category is TpuWarning])
 
 said("decoder.*kernel")
 said(".*d1.*kernel", ".*d3.*kernel")

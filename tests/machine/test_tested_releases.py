@@ -121,7 +121,7 @@ def test_connecting_warns_before_anything_can_fail(monkeypatch: pytest.MonkeyPat
     def refuse(*arguments: object) -> None:
         raise ConnectError("stopped here")
 
-    monkeypatch.setattr("tpunb.connection.connect._virtual", refuse)
+    monkeypatch.setattr("tpunb.tensorflow.connection.connecting._virtual", refuse)
     with pytest.warns(UserWarning, match=RANGE), pytest.raises(ConnectError, match="stopped"):
         make_connection(resolve(Request(simulate="v3-8")))
     with pytest.raises(ConnectError, match="stopped"):  # without a warning, which would be an error
