@@ -478,7 +478,7 @@ def test_a_script_runs_dry(script: str, tmp_path: Path, capfd: Any) -> None:
 TOO_LARGE = """\
 import jax, jax.numpy as jnp
 w = jax.jit(lambda: jnp.ones((24, 4096, 4096)))()
-x = jnp.ones((16384, 4096))
+x = jnp.ones((24576, 4096))
 
 def loss(w, x):
     def layer(x, w):
