@@ -38,7 +38,7 @@ MADE_BY_USERS = {"History", "LiveCurves"}
 
 FOR_TPUNB = {
     *("CheckReport.compared", "CheckReport.not_compared"),
-    *(f"Connection.{name}" for name in ("lent", "link", "plan", "pod", "request")),
+    *(f"Connection.{name}" for name in ("framework", "lent", "link", "plan", "request")),
     *(f"DoctorReport.{name}" for name in ("hide", "machine", "prospect", "sections")),
     *("History.forget", "History.version", "History.when_changed"),
     "LiveCurves.async_safe",

@@ -25,6 +25,18 @@ def test_the_list_of_public_names_is_written_anew() -> None:
     assert public_api.public_api() == written, "cd tests && python -m public_api"
 
 
+CORE = 198
+"""The promised names of Python outside the wings. For each that comes, one leaves: CONTRIBUTING.md."""
+
+_WINGS = re.compile(r"tpunb\.(tensorflow|jax|virtual|course|puzzles)\.")
+
+
+def test_the_core_promises_no_more_names() -> None:
+    section = public_api.public_api().partition("# Magics\n")[0].splitlines()[1:]
+    names = [name for name in section if name and not _WINGS.match(name)]
+    assert len(names) <= CORE
+
+
 def directives(name: str) -> set[str]:
     """Return the names that the reference documents by a directive."""
     pages = [path.read_text(encoding="utf-8") for path in (DOCS / "api").glob("*.md")]
