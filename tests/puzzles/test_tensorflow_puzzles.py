@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from support.puzzle_answers import (
@@ -20,6 +22,7 @@ from support.puzzle_answers import (
 )
 
 import tpunb
+from tpunb.teach.puzzles.tensorflow_programs import TensorFlow
 from tpunb.teach.puzzles.tensorflow_puzzles import PUZZLES
 
 NAMES = [puzzle.name for puzzle in PUZZLES]
@@ -40,6 +43,20 @@ def answers() -> Iterator[dict[str, tuple[Any, ...]]]:
 def test_the_solutions_are_the_best_known(answers: dict[str, Any]) -> None:
     assert list(answers) == NAMES
     check_saved_reports("tensorflow_puzzles.ipynb", NAMES)
+
+
+def test_a_loop_runs_when_the_graph_that_it_was_traced_in_is_gone() -> None:
+    def summed(w: Any, x: Any) -> Any:
+        return tf.foldl(lambda total, rows: total + rows @ w, x, tf.zeros([4, 4]))
+
+    args = [np.ones((4, 4), "float32"), np.ones((3, 4, 4), "float32")]
+    framework = TensorFlow()
+    traced = framework.traced(summed, args)
+    gc.collect()
+    for _ in range(2):
+        run = framework.runner(traced, args)
+        gc.collect()
+        np.testing.assert_array_equal(run(*args)[0], np.full((4, 4), 12.0))
 
 
 def all_reduce(operation: str, value: Any) -> Any:

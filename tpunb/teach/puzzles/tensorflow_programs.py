@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +17,10 @@ from tpunb.teach.puzzles.comparison import are_equal
 from tpunb.teach.puzzles.framework import AnswerError, Numbers, Traced
 from tpunb.tensorflow.checks.rule_check import trace_for
 from tpunb.tensorflow.virtual.graph.traced_function import traced_function_of
+from tpunb.tensorflow.virtual.private_names import context
 from tpunb.tensorflow.virtual.strict.refused_ops import statically_found
+
+_imports = itertools.count()
 
 _HOST = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
@@ -130,6 +134,7 @@ class TensorFlowOnReplicas(TensorFlow):
 def imported(traced: Traced) -> Callable[..., list[Any]]:
     """Return the function of a graph, without the code that it was traced from."""
     definition = tf.compat.v1.GraphDef.FromString(traced["graph"])
+    _register_functions(definition)
     places = [*traced["arguments"], *traced["constants"]]
     nodes = {name.partition(":")[0] for name in places}  # a placeholder has no TPU kernel
     kept = [node for node in definition.node if node.name not in nodes]
@@ -150,6 +155,30 @@ def imported(traced: Traced) -> Callable[..., list[Any]]:
         return [known[name] for name in traced["results"]]
 
     return answer
+
+
+def _register_functions(definition: Any) -> None:
+    """Register the functions of a graph, such as the bodies of its loops, under names of their own.
+
+    Importing a graph does not register them. Under their names, TensorFlow knows them for as long
+    as it keeps the graph that they were traced in, if this process has traced it.
+    """
+    number = next(_imports)
+    functions = definition.library.function
+    names = {each.signature.name: f"{each.signature.name}_{number}" for each in functions}
+    for each in functions:
+        each.signature.name = names[each.signature.name]
+    for gradient in definition.library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+    for node in [*definition.node, *(node for each in functions for node in each.node_def)]:
+        node.op = names.get(node.op, node.op)
+        for attribute in node.attr.values():
+            called = [attribute.func] if attribute.HasField("func") else attribute.list.func
+            for function in called:
+                function.name = names.get(function.name, function.name)
+    for each in functions:
+        context.context().add_function_def(each)
 
 
 def _tensor(name: str) -> str:
