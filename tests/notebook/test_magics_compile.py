@@ -64,7 +64,7 @@ def compiled(peak: int) -> Compiled:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLibtpu:
     libtpu_fake = FakeLibtpu()
     monkeypatch.setattr(libtpu, "ask", libtpu_fake.ask)
-    monkeypatch.setattr(libtpu, "start", lambda: None)
+    monkeypatch.setattr(libtpu, "start", lambda **_: None)
     monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
     return libtpu_fake
 
@@ -355,7 +355,7 @@ def test_recorded_verdicts_answer_a_cell_without_a_compiler(
     raw |= {"kernels": {}, "bounded": False}
     monkeypatch.setattr(libtpu, "_answered", lambda request, deadline: raw)
     monkeypatch.setattr(libtpu, "_releases", lambda deadline: {"libtpu": "0.0.52"})
-    monkeypatch.setattr(libtpu, "start", libtpu.require)
+    monkeypatch.setattr(libtpu, "start", lambda **_: libtpu.require())
     monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
     options = f"--recorded {tmp_path / 'recorded'}"
     assert "recorded" not in program_of(book, options=options).label
