@@ -140,7 +140,7 @@ def compile_call(
         models = models_in(fn)
         jax_call = (fn, args) if how.by_jax and not models else None
 
-        def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
+        def completed(kind: Target, program: TpuProgram) -> TpuProgram:
             if not options.advice:
                 return program
             if jax_call is not None and program.ok:
@@ -154,7 +154,7 @@ def compile_call(
             notes = (how.note, *program.notes) if how.note else program.notes
             return dataclasses.replace(program, notes=notes)
 
-        return for_each_type(kinds, lambda kind: function.on(kind, settings), with_fixes, with_note)
+        return for_each_type(kinds, lambda kind: function.on(kind, settings), completed, with_note)
 
 
 def with_fixes(

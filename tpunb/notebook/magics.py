@@ -283,9 +283,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             raise UsageError("--input measures the data of a cell: name it with -d")
         data = self._data(args)
         if args.input_speed:
-            framework.tensorflow().read_again(
-                data
-            )  # refuse data that cannot be read again before compiling
+            # Refuse data that cannot be read again before compiling.
+            framework.tensorflow().read_again(data)
         settings = CompileSettings(
             tpus=[accelerator(name).name for name in args.tpus],
             speed=args.speed or args.input_speed,

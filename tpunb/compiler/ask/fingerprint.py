@@ -12,7 +12,7 @@ _MOST_BYTES = 2**28
 """The largest module to copy. A larger module holds data, and copies could fill the memory."""
 
 _STAND_IN = "opt-barrier"
-"""The opcode of the stand-ins written by `virtual/tensorflow/strict/stand_ins.py`."""
+"""The opcode of the stand-ins written by `tensorflow/virtual/strict/stand_ins.py`."""
 
 _MEANING = re.compile(r"/\w+/[\w-]+$")
 """The end of a stand-in's name: the operation it replaces, and its settings."""

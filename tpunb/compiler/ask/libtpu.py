@@ -415,9 +415,11 @@ class CompilerLostError(ChildLostError, NotKnownError):
 
 def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
     # Whichever process runs can read a module.
-    schedule = request.get("schedule") or ("topology" not in request and _runs_for_time_only())
+    schedule = "schedule" in request or ("topology" not in request and _runs_for_time_only())
+    if "schedule" in request:
+        request = {**request, "schedule": _folder_for_schedules(os.getpid())}
     try:
-        answer: Mapping[str, Any] = _child(bool(schedule)).ask(request, deadline)
+        answer: Mapping[str, Any] = _child(schedule).ask(request, deadline)
     except ChildLostError as error:
         more = ""
         if error.crashed and (refused := _REFUSED_FLAG.search(_errors_of_child())):
@@ -479,9 +481,9 @@ _children: dict[tuple[tuple[str, ...], bool], ChildProcess] = {}
 
 
 def _child(schedule: bool = False) -> ChildProcess:
-    key = flags, _ = _flags(), schedule
+    key = _flags(), schedule
     if key not in _children:
-        for other in [other for other in _children if other[0] != flags]:
+        for other in [other for other in _children if other[0] != key[0]]:
             _children.pop(other).close()
         _children[key] = ChildProcess(functools.partial(_start, schedule), seconds=300.0)
     return _children[key]

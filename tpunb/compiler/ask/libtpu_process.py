@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 import operator
-import os
 import re
 import runpy
 import tempfile
@@ -246,10 +245,6 @@ def _refused(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[s
     return {"error": message, "text": text}
 
 
-_, _, _written = os.environ.get("LIBTPU_INIT_ARGS", "").rpartition("--xla_jf_dump_to=")
-_SCHEDULES = Path(_written.partition(" ")[0])
-"""The folder to which libtpu writes the schedules, if this process was started for them."""
-
 _PRODUCT = """
 func.func public @main(%a: tensor<8192x512xbf16>, %b: tensor<512x8192xbf16>)
     -> tensor<8192x8192xbf16> {
@@ -258,32 +253,36 @@ func.func public @main(%a: tensor<8192x512xbf16>, %b: tensor<512x8192xbf16>)
   return %c : tensor<8192x8192xbf16>
 }
 """
-"""A product whose cycles, steps and bytes are known: `schedule_form` compares them."""
+"""A product whose cycles, steps and bytes are known: `scheduled_time` compares them."""
 
 
 def _scheduled(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a program, of its kernels' schedules, and of a known product's."""
-    product = _scheduled_product(request["topology"].partition(":")[0])
+    """Return the figures of a program, of its kernels' schedules, and of a known product's.
+
+    The request names the folder to which this process was told to write schedules.
+    """
+    folder = Path(request["schedule"])
+    product = _scheduled_product(request["topology"].partition(":")[0], folder)
     try:
         figures = _accepted(module, devices, request)
-        return {**figures, "schedule": _schedules(), "product": product}
+        return {**figures, "schedule": _schedules(folder), "product": product}
     finally:
-        _remove_schedules()
+        _remove_schedules(folder)
 
 
 @functools.cache
-def _scheduled_product(family: str) -> dict[str, Any]:
+def _scheduled_product(family: str, folder: Path) -> dict[str, Any]:
     request = {"replicas": 1, "partitions": 1, "jax": True, "effort": ""}
     try:
         with mlir.make_ir_context():
             _compile(ir.Module.parse(_PRODUCT), _devices(f"{family}:1x1", ""), request)
-        return _schedules()
+        return _schedules(folder)
     finally:
-        _remove_schedules()
+        _remove_schedules(folder)
 
 
-def _schedules() -> dict[str, Any]:
-    kernels: dict[str, Any] = _reader()["kernels"](_SCHEDULES)
+def _schedules(folder: Path) -> dict[str, Any]:
+    kernels: dict[str, Any] = _reader()["kernels"](folder)
     return kernels
 
 
@@ -292,8 +291,8 @@ def _reader() -> dict[str, Any]:
     return runpy.run_path(str(Path(__file__).parents[1] / "read" / "bundles.py"))
 
 
-def _remove_schedules() -> None:
-    for path in _SCHEDULES.iterdir():
+def _remove_schedules(folder: Path) -> None:
+    for path in folder.iterdir():
         path.unlink()
 
 

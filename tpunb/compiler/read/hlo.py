@@ -194,6 +194,11 @@ class Computation:
         return {instruction.name: instruction for instruction in self.instructions}
 
     @functools.cached_property
+    def places(self) -> Mapping[str, int]:
+        """The places of the instructions in the order, by name."""
+        return {step.name: place for place, step in enumerate(self.instructions)}
+
+    @functools.cached_property
     def opcodes(self) -> frozenset[str]:
         """The operations of its instructions."""
         return frozenset(instruction.opcode for instruction in self.instructions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -98,13 +97,14 @@ class _Costs:
 def _until_done(start: Instruction, around: Computation) -> list[Instruction]:
     """Return the instructions between the start of work in the background and its end."""
     between: list[Instruction] = []
-    name, steps = start.name, iter(around.instructions)
-    for step in itertools.dropwhile(lambda step: step is not start, steps):
+    name, steps = start.name, around.instructions
+    for place in range(around.places[name] + 1, len(steps)):
+        step = steps[place]
         if name in step.operands and step.opcode != "async-update":
             break
         name = step.name if name in step.operands else name
         between.append(step)
-    return between[1:]
+    return between
 
 
 def step_time(
@@ -227,10 +227,7 @@ def _by_node(cost: Cost, module: Module) -> list[tuple[Cost, str]]:
     if len(products) < 2 or not total:
         return [(cost, module.nodes[cost.instruction.name])]
     return [
-        (
-            dataclasses.replace(cost, times=cost.times * number / total),
-            node,
-        )
+        (dataclasses.replace(cost, times=cost.times * number / total), node)
         for node, number in products
     ]
 

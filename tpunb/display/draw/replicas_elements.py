@@ -39,16 +39,16 @@ def element_at(scene: Scene, settings: Settings, pointed: Mapping[str, Any]) -> 
         low, high = scene.limits
         ends = (low + (high - low) * (at / bins) for at in (column, column + 1))
         title = " to ".join(map(number_text, ends))
-        texts = [grouped(counts[column]) for counts in scene.counts]
     else:
         title = _index(scene, number, settings, (row, column))
-        texts = [_text(value, view, row, column) for value in scene.values]
-    pairs = ((caption_of(scene, at, compared=False), text) for at, text in enumerate(texts))
-    lines = ["  ".join(filter(None, pair)) for pair in pairs]
-    first = max(0, min(number - 4, len(lines) - _MOST_TOLD))
-    told = [title, *lines[first : first + _MOST_TOLD]]
-    if len(lines) > _MOST_TOLD:
-        told.append(f"… {grouped(len(lines) - _MOST_TOLD)} more")
+    count, told = len(scene.values), [title]
+    first = max(0, min(number - 4, count - _MOST_TOLD))
+    for at in range(first, min(first + _MOST_TOLD, count)):
+        value = scene.values[at]
+        text = grouped(scene.counts[at][column]) if bins else _text(value, view, row, column)
+        told.append("  ".join(filter(None, (caption_of(scene, at, compared=False), text))))
+    if count > _MOST_TOLD:
+        told.append(f"… {grouped(count - _MOST_TOLD)} more")
     told.append("difference" if scene.mode == "difference" else "")
     box = [column / sides[1], row / sides[0], 1 / sides[1], 1 / sides[0]]
     return {"text": "\n".join(filter(None, told)), "cell": [row, column], "box": box}

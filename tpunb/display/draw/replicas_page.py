@@ -134,9 +134,9 @@ def _has_means(section: Section, settings: Settings) -> bool:
 
 def _controls(section: Section, choices: Choices) -> Iterable[str]:
     settings, count = choices.settings, len(section.values)
-    names = {place: f"replica {section.replica(place)}" for place in range(count)}
     yield choice("Show", "mode", {mode: _MODES[mode] for mode in choices.modes}, settings.mode)
     if settings.mode == "difference":
+        names = {place: f"replica {section.replica(place)}" for place in range(count)}
         yield choice("to", "reference", names, settings.reference)
     yield choice("as", "view", {view: _VIEWS[view] for view in choices.views}, settings.view)
     for axis, side in enumerate(choices.sides):

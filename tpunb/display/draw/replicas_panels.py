@@ -158,16 +158,16 @@ def curves_html(scene: Scene, *, live: bool = False) -> str:
     arrays = [elements_of(value, "curves")[0] for value in values]
     stride = max(1, math.ceil(sum(array.size for array in arrays) / _MAX_POINTS))
     captions = [caption_of(scene, number) for number in range(len(values))]
-    lines = "".join(
-        f'<path d="{_curve(array[::stride], limits)}" stroke="{colour}"/>'
-        for array, colour in zip(arrays, colours, strict=True)
-    )
+    ends = ["/>"] * len(values)
     if live:
-        ends = (
-            f"{part_of(scene, at)}><title>{escaped(captions[at])}</title></path>"
-            for at in range(len(values))
-        )
-        lines = "".join(f"{line}{end}" for line, end in zip(lines.split("/>"), ends, strict=False))
+        ends = [
+            f"{part_of(scene, at)}><title>{escaped(caption)}</title></path>"
+            for at, caption in enumerate(captions)
+        ]
+    lines = "".join(
+        f'<path d="{_curve(array[::stride], limits)}" stroke="{colour}"{end}'
+        for array, colour, end in zip(arrays, colours, ends, strict=True)
+    )
     last = math.prod(side or 0 for side in values[0].shape or ()) - 1
     low, high = end_texts(limits)
     right, bottom = _CURVE_WIDTH, _CURVE_HEIGHT
