@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.ask.compile_settings import Settings
     from tpunb.compiler.ask.topologies import Target
     from tpunb.compiler.fit.any_batch import Lowerer
-    from tpunb.compiler.fit.fits import Ways
+    from tpunb.compiler.fit.candidates import Spaces
     from tpunb.compiler.program import TpuProgram
     from tpunb.connection.plan import Plan
     from tpunb.tensorflow.checks.rule_check import CheckReport
@@ -141,9 +141,7 @@ class JaxPort(Framework, Protocol):
     ) -> TpuProgram:
         """Return a program that fits with advice, refused if it does not fit beside the arrays."""
 
-    def ways_to_fit(
-        self, call: tuple[Any, Sequence[Any]], kind: Target, settings: Settings
-    ) -> Ways:
+    def ways_to_fit(self, call: tuple[Any, Sequence[Any]], kind: Target) -> Spaces:
         """Return the changes to a call that may make it fit, by name."""
 
 
