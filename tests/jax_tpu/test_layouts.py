@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from counterparts.children import run_code
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from tpunb.compiler.program import CompileError
-from tpunb.jax.search.code import code_of, keras_code_of
-from tpunb.jax.search.layouts import Layout, layout_of, layouts, own_layout
+from tpunb.jax.compiler.search.code import code_of
+from tpunb.jax.compiler.search.layouts import Layout, layout_of, layouts, own_layout
 
 E, F, V, L, HEADS = 256, 512, 512, 2, 8
 
@@ -164,18 +165,23 @@ def test_arrays_without_a_mesh_have_no_layout() -> None:
     assert own_layout([jnp.zeros(3), np.zeros(3)]) is None
 
 
+LAYOUT_MAP = """
+from tpunb.jax.compiler.search.code import keras_code_of
+from tpunb.jax.compiler.search.layouts import Layout
+
+axes = ((None, "model"), ("model",), ("model",), (), (None, "model"))
+paths = ["m/a/kernel", "m/a/bias", "m/a_1/kernel", "m/b/bias", "m/xa/kernel"]
+code = keras_code_of(Layout("", (("data", 1), ("model", 1)), axes), paths, axes)
+made = {}
+exec(code, made)
+layouts = [made["layout_map"][path] for path in paths]
+print([layout and layout.axes for layout in layouts] == [own or None for own in axes])
+print(made["keras"].distribution.distribution().batch_dim_name)
+"""
+
+
 def test_code_of_a_layout_map() -> None:
-    keras = pytest.importorskip("keras")
-    mesh = (("data", 1), ("model", 1))
-    axes = ((None, "model"), ("model",), ("model",), (), (None, "model"))
-    paths = ["m/a/kernel", "m/a/bias", "m/a_1/kernel", "m/b/bias", "m/xa/kernel"]
-    code = keras_code_of(Layout("", mesh, axes), paths, axes)
-    made: dict[str, Any] = {}
-    exec(code.partition("keras.distribution.set_distribution")[0], made)
-    for path, own in zip(paths, axes, strict=True):
-        layout = made["layout_map"][path]
-        assert (layout.axes if layout is not None else ()) == own
-    assert keras.distribution.distribution() is None
+    assert run_code(LAYOUT_MAP, KERAS_BACKEND="jax").stdout.split() == ["True", "data"]
 
 
 def test_the_mesh_of_a_layout_has_axes_that_xla_chooses_for(args: Any) -> None:

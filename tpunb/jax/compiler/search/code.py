@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tpunb.jax.search.layouts import Axes, Layout
+from tpunb.jax.compiler.search.layouts import Axes, Layout
 
 
 def code_of(layout: Layout, args: Sequence[Any], names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from tpunb.compiler.frameworks import arrays_in
 from tpunb.compiler.program import CompileError
 from tpunb.jax.compiler.batches import any_batch
 from tpunb.jax.compiler.functions import traced_call
-from tpunb.jax.search.dimensions import Dimensions
+from tpunb.jax.compiler.search.dimensions import Dimensions
 
 DATA, FSDP, MODEL = "data", "fsdp", "model"
 
@@ -321,4 +321,5 @@ def _name_of(path: str) -> str:
 
 
 def _bytes(leaf: Any) -> int:
-    return math.prod(np.shape(leaf)) * getattr(getattr(leaf, "dtype", None), "itemsize", 0)
+    itemsize: int = getattr(getattr(leaf, "dtype", None), "itemsize", 0)
+    return math.prod(np.shape(leaf)) * itemsize

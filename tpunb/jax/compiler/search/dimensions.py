@@ -71,7 +71,7 @@ class Dimensions:
 
     def _follow(self, jaxpr: Any, arguments: Sequence[_Dims]) -> list[_Dims]:
         """Join the dimensions that a program's equations share, and return its results'."""
-        known = dict(zip(jaxpr.invars, arguments, strict=True))
+        known: dict[Any, _Dims] = dict(zip(jaxpr.invars, arguments, strict=True))
 
         def dims_of(atom: Any) -> _Dims:
             if hasattr(atom, "val"):  # a literal
