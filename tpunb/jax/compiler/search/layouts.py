@@ -321,5 +321,5 @@ def _name_of(path: str) -> str:
 
 
 def _bytes(leaf: Any) -> int:
-    itemsize: int = getattr(getattr(leaf, "dtype", None), "itemsize", 0)
-    return math.prod(np.shape(leaf)) * itemsize
+    itemsize = getattr(getattr(leaf, "dtype", None), "itemsize", 0)
+    return int(math.prod(np.shape(leaf)) * itemsize)
