@@ -69,7 +69,7 @@ def axes_by_path(layout: Layout, args: Any) -> dict[str, Any]:
 
 def test_columns_and_rows_of_a_transformer_are_found(args: Any) -> None:
     found = {layout.name: layout for layout in layouts(step, args, 8, most_axes=1)}
-    wide = next(layout for name, layout in found.items() if "emb, bias, down, k" in name)
+    wide = next(layout for name, layout in found.items() if "emb, layers/bias, layers/down" in name)
     axes = axes_by_path(wide, args)
     assert axes["[0]['layers']['up']"] == (None, None, "model")
     assert axes["[0]['layers']['bias']"] == (None, "model")

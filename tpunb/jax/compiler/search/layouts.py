@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -304,20 +305,19 @@ class _Call:
             kinds.append("data parallel")
         if MODEL in used:
             cut = [self._names[place] for place, each in enumerate(axes) if MODEL in each]
-            names = list(dict.fromkeys(cut))
+            names = list(dict.fromkeys(filter(None, cut)))
             shown = ", ".join([*names[:_MOST_NAMES], *["…"][: len(names) > _MOST_NAMES]])
             kinds.append(f"tensor parallel ({shown})")
         return " and ".join(kinds) or "the same on each core"
 
 
 def _name_of(path: str) -> str:
-    """Return the last part of a path, or the path if that is a number.
+    """Return the last two parts of a path, such as a layer and its weight; empty for an argument.
 
-    >>> _name_of("['layers']['w1']"), _name_of("[0][1]")
-    ('w1', '[0][1]')
+    >>> _name_of("['layers']['w1']"), _name_of(".attention.out.kernel.value")
+    ('layers/w1', 'out/kernel')
     """
-    last = path.replace("[", ".").rpartition(".")[2].strip("]'")
-    return path if last.isdecimal() else last
+    return "/".join(re.findall(r"\w+", path.removesuffix(".value"))[-2:])
 
 
 def _bytes(leaf: Any) -> int:
