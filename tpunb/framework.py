@@ -144,6 +144,16 @@ class JaxPort(Framework, Protocol):
     def ways_to_fit(self, call: tuple[Any, Sequence[Any]], kind: Target) -> Spaces:
         """Return the changes to a call that may make it fit, by name."""
 
+    def search(
+        self,
+        fn: Any,
+        args: Sequence[Any],
+        kinds: Sequence[Target],
+        progress: Callable[[str], None] | None,
+        **options: Any,
+    ) -> Any:
+        """Find the layout of a call that fits. `tpunb.search` has the options."""
+
 
 def tensorflow(door: str = "") -> TensorFlowPort:
     """Import and return TensorFlow's wing.

@@ -92,3 +92,15 @@ def ways_to_fit(call: tuple[Any, Sequence[Any]], kind: Target) -> Spaces:
     from tpunb.jax.compiler.fits import ways
 
     return ways(*call, kind)
+
+
+def search(
+    fn: Any,
+    args: Sequence[Any],
+    kinds: Sequence[Target],
+    progress: Callable[[str], None] | None,
+    **options: Any,
+) -> Any:
+    from tpunb.jax.compiler.search.search import Options, search
+
+    return search(fn, args, kinds, Options(**options), progress)

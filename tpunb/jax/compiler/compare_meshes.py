@@ -75,9 +75,9 @@ def compare_meshes(
             fix="Write a tuple for each mesh: meshes=[(1,), (8,), (4, 2)].",
         )
     names, kinds = _axes_of(fn, args, max(map(len, meshes)))
-    made = [_mesh(sizes, names, kinds) for sizes in meshes]
+    made = [mesh_of_devices(sizes, names, kinds) for sizes in meshes]
     note, rows = "", []
-    for row, run in compare_runs([functools.partial(_bound, fn, args, mesh) for mesh in made]):
+    for row, run in compare_runs([functools.partial(run_on, fn, args, mesh) for mesh in made]):
         with _jax().set_mesh(run.mesh):
             program, why = _compiled(run.function, run.arrays, tpu, run.mesh.size)
         rows.append(dataclasses.replace(row, program=program))
@@ -139,7 +139,7 @@ def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], 
                     fix="Give each mesh at most as many sizes as the arguments' mesh has axes.",
                 )
             return tuple(mesh.axis_names), mesh.axis_types
-    if not _takes_mesh(fn):
+    if not takes_mesh(fn):
         raise MeshError(
             "No argument is sharded, so the function would run on one device on every mesh.",
             fix="Shard its batch: jax.device_put(batch, NamedSharding(mesh, P('data'))), or give "
@@ -149,7 +149,7 @@ def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], 
     return names, (jax.sharding.AxisType.Auto,) * len(names)
 
 
-def _mesh(sizes: Sequence[int], names: Sequence[str], kinds: Any) -> Any:
+def mesh_of_devices(sizes: Sequence[int], names: Sequence[str], kinds: Any) -> Any:
     """Return a mesh whose last axes have size 1 if the sizes are fewer."""
     jax = _jax()
     full = (*sizes, *(1,) * (len(names) - len(sizes)))
@@ -171,21 +171,22 @@ def _are_sizes(sizes: Any) -> bool:
     return is_tuple and all(isinstance(size, int) and size > 0 for size in sizes)
 
 
-def _takes_mesh(fn: Any) -> bool:
+def takes_mesh(fn: Any) -> bool:
+    """Return whether a function has a parameter `mesh`."""
     try:
         return "mesh" in inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return False
 
 
-def _bound(fn: Any, args: Sequence[Any], mesh: Any) -> Run:
+def run_on(fn: Any, args: Sequence[Any], mesh: Any) -> Run:
     """Return a run of a function, with the arrays among its arguments on a mesh."""
     jax = _jax()
     leaves, tree = jax.tree.flatten(args)
     places = [
         place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)
     ]
-    named = {"mesh": mesh} if _takes_mesh(fn) else {}
+    named = {"mesh": mesh} if takes_mesh(fn) else {}
 
     def call(*arrays: Any) -> Any:
         filled = list(leaves)

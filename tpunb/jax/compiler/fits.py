@@ -59,11 +59,12 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target) -> Space:
         around = f"the body of jax.lax.scan{at if known else ''}"
         return f"The same call fits if jax.checkpoint wraps {around}" if lines else ""
 
-    if _has_scans(fn, args):
+    if has_scans(fn, args):
         yield Candidate(f"{kind.tpu.name} with scans computed again", compiled, sentence)
 
 
-def _has_scans(fn: Any, args: Sequence[Any]) -> bool:
+def has_scans(fn: Any, args: Sequence[Any]) -> bool:
+    """Return whether a function has a `jax.lax.scan`."""
     equations = all_equations(jax_functions.traced_call(fn, args).jaxpr.jaxpr)
     return any(each.equation.primitive.name == "scan" for each in equations)
 
@@ -190,7 +191,7 @@ def donation(fn: Any, args: Sequence[Any], least: float = 0.0) -> Donation | Non
     jitted = jax.jit(call, donate_argnums=sorted([*new, *old]))
     chosen = sorted(places[place] for place in [*new, *old])
     listed = str(chosen[0]) if len(chosen) == 1 else str(tuple(chosen))
-    names = _names(fn, args)
+    names = argument_names(fn, args)
     given = _listed([names[places[place]] for place in new])
     given += " is" if len(new) == 1 else " are"
     return Donation(jitted, arrays, given, f"jax.jit({_name(fn)}, donate_argnums={listed})")
@@ -246,7 +247,7 @@ def _name(fn: Any) -> str:
     return "f" if name == "<lambda>" else str(name)
 
 
-def _names(fn: Any, args: Sequence[Any]) -> list[str]:
+def argument_names(fn: Any, args: Sequence[Any]) -> list[str]:
     """Return the names of a function's arguments for a reader."""
     try:
         known = list(inspect.signature(fn).parameters.values())
@@ -283,7 +284,7 @@ def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target) -> Space:
             sharding = jax.sharding.NamedSharding(named, jax.sharding.PartitionSpec("data"))
             batch, with_batch = jax_batches.any_batch(fn, args)
             spread = with_batch(batch, sharding)
-            names = zip(_names(fn, args), args, spread, strict=True)
+            names = zip(argument_names(fn, args), args, spread, strict=True)
             cut = _listed([name for name, old, new in names if old is not new])
             how = f"with {cut} sharded over {jax_functions.code_of_mesh(target.cores)}"
         else:

@@ -15,11 +15,11 @@ from tpunb.errors import TpunbError
 from tpunb.jax.compiler.batches import any_batch, is_batch
 from tpunb.jax.compiler.compare_meshes import Run, compare_runs, mesh_of_devices, run_on
 from tpunb.jax.compiler.functions import bytes_of
-from tpunb.jax.compiler.judge import shown_elsewhere
+from tpunb.jax.compiler.judge import nothing_judged
+from tpunb.jax.compiler.search.found import DIFFER
 from tpunb.jax.compiler.search.layouts import Layout
 from tpunb.machine import resources
 
-DIFFER = "its results differ"
 _COPIES = 4
 """A run has so many copies of each argument and result, if they are whole on each device."""
 
@@ -47,7 +47,7 @@ def compare_layouts(fn: Any, args: Sequence[Any], layouts: Sequence[Layout | Non
         if free is not None and needed > free:
             return f"its results are not compared: that may take {byte_count(needed)} of memory"
         runs = [functools.partial(_run, fn, smaller, each) for each in layouts]
-        with shown_elsewhere():
+        with nothing_judged():
             rows = [row for row, _ in compare_runs(runs)]
     except TpunbError as error:
         return f"its results are not compared: {error.message}"

@@ -10,26 +10,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.interrupts import Stopped
-from tpunb._util.units import byte_count, counted
+from tpunb._util.units import byte_count
 from tpunb.compiler.ask import libtpu
 from tpunb.compiler.ask.compile_settings import Settings
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.ask.verdict import reporting
 from tpunb.compiler.fit.candidates import Candidate, Judged, Search
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.errors import TpunbError
 from tpunb.jax.compiler.compare_meshes import takes_mesh
-from tpunb.jax.compiler.fits import argument_names, donation, scans_again
+from tpunb.jax.compiler.fits import argument_names, donation, has_scans, scans_again
 from tpunb.jax.compiler.functions import function_for
 from tpunb.jax.compiler.search.code import code_of
 from tpunb.jax.compiler.search.equal import compare_layouts
-from tpunb.jax.compiler.search.found import Found, Tried
-from tpunb.jax.compiler.search.layouts import Layout, layout_of, layouts, own_layout
+from tpunb.jax.compiler.search.found import DIFFER, Found, Tried
+from tpunb.jax.compiler.search.layouts import Layout, layout_of, layouts, names_in, own_layout
 from tpunb.machine.keras_internals import chooser, model_of
 
 _FOR_RANKING = 0.7
@@ -39,6 +39,8 @@ _MOST_CHANGED = 3
 """The layouts that are tried with further changes if none fits: those with the least memory."""
 
 _MOST_CONFIRMED = 3
+
+_REMAT = "# Compute layers again: jax.lax.scan(jax.checkpoint(body, prevent_cse=False), …)"
 
 
 class SearchStopped(Stopped):
@@ -141,7 +143,7 @@ class _LayoutSearch:
         try:
             for kind in kinds:
                 self._rank(kind, self._variants(kind))
-                self._rank(kind, self._changed(kind))
+                self._rank_changed(kind)
             self._confirm()
         except KeyboardInterrupt:
             if not self._search.judged:
@@ -152,7 +154,12 @@ class _LayoutSearch:
     def _variants(self, kind: Target) -> list[_Variant]:
         """Return the layouts on a TPU type, those first that are most likely to fit."""
         own = _Variant(kind, self._own, is_own=True)
-        others = [_Variant(kind, each) for each in self._layouts(kind.cores)]
+        by_mesh: dict[str, list[_Variant]] = {}
+        for layout in self._layouts(kind.cores):
+            by_mesh.setdefault(layout.shape, []).append(_Variant(kind, layout))
+        # A search that is stopped early has tried each mesh.
+        turns = itertools.zip_longest(*by_mesh.values())
+        others = [each for turn in turns for each in turn if each is not None]
         smallest = sorted(others, key=self._bound)[:1]
         return list(dict.fromkeys([own, *smallest, *others]))
 
@@ -170,26 +177,35 @@ class _LayoutSearch:
         if not known and self._own is not None:
             known = [dict(self._own.mesh)]
         for mesh in known:
-            for each in specs:
-                yield layout_of(self._args, mesh, each)
+            for place, each in enumerate(specs):
+                layout = layout_of(self._args, mesh, each)
+                named = {name for axes in layout.axes for axis in axes for name in names_in(axis)}
+                if missing := sorted(named - mesh.keys()):
+                    raise CompileError(
+                        f"specs[{place}] names the axis {missing[0]!r}, and the mesh has "
+                        f"{', '.join(map(repr, mesh))}.",
+                        fix='Name the axes of each mesh: meshes=[{"data": 4, "model": 2}].',
+                    )
+                yield dataclasses.replace(layout, name=f"specs[{place}]")
 
-    def _changed(self, kind: Target) -> list[_Variant]:
-        """Return layouts with donation and recomputation, if they are wanted or none fits."""
+    def _rank_changed(self, kind: Target) -> None:
+        """Judge the smallest layouts with donation, then also with recomputation.
+
+        Both are tried if they are wanted, or if nothing fits without.
+        """
+        donate, remat = self._options.donate, self._options.remat
+        ways = []
+        if donate is not False:
+            ways.append((donate, {"donate": True}))
+        if remat is not False and has_scans(self._fn, self._args):
+            ways.append((remat, {"remat": True, "donate": donate is not False}))
         known = [each for each in self._search.judged if each.candidate.of.kind == kind]
-        fits = any(each.program is not None and each.program.ok for each in known)
-        remat, donate = (
-            not fits if wanted is None else wanted
-            for wanted in (self._options.remat, self._options.donate)
-        )
         sized = [each for each in known if each.program is not None and each.program.memory]
         smallest = [each.candidate.of for each in sorted(sized, key=_peak)[:_MOST_CHANGED]]
-        ways = [(remat, donate), (remat, False), (False, donate)]
-        return [
-            dataclasses.replace(variant, remat=with_remat, donate=with_donation)
-            for variant in smallest
-            for with_remat, with_donation in dict.fromkeys(ways)
-            if with_remat or with_donation
-        ]
+        for is_wanted, changes in ways:
+            known = [each for each in self._search.judged if each.candidate.of.kind == kind]
+            if is_wanted or not any(each.program and each.program.ok for each in known):
+                self._rank(kind, [dataclasses.replace(each, **changes) for each in smallest])
 
     def _bound(self, variant: _Variant) -> int:
         layout = variant.layout
@@ -209,11 +225,8 @@ class _LayoutSearch:
     def _compiled(self, variant: _Variant, settings: Settings) -> TpuProgram:
         fn, args = self._call(variant)
         with scans_again(set()) if variant.remat else contextlib.nullcontext():
-            given = donation(fn, args) if variant.donate else None
-            if given is not None:
+            if variant.donate and (given := donation(fn, args)) is not None:
                 return given.on(variant.kind, settings)
-            if variant.donate:
-                raise CompileError("No result can take the memory of an argument.")
             return function_for(fn, args, settings).on(variant.kind, settings)
 
     def _call(self, variant: _Variant) -> tuple[Any, Sequence[Any]]:
@@ -238,7 +251,7 @@ class _LayoutSearch:
             variant = each.candidate.of
             if not variant.is_own:
                 self._equal[variant] = self._compared(variant)
-            if not self._equal.get(variant, "").startswith("its results differ"):
+            if not self._equal.get(variant, "").startswith(DIFFER):
                 return
 
     def _at_full_effort(self, judged: Judged) -> TpuProgram:
@@ -265,14 +278,14 @@ class _LayoutSearch:
         return sorted(fitting, key=_seconds)
 
     def _found(self, note: str = "") -> Found:
-        full = {each.candidate.of: each.program for each in self._full.judged if each.program}
-        names = argument_names(self._fn, self._args)
+        full = {
+            each.candidate.of: each.program
+            for each in self._full.judged
+            if each.program is not None and not each.program.unknown
+        }
         rows = []
         for each in self._search.judged:
             variant: _Variant = each.candidate.of
-            code = ""
-            if variant.layout is not None and not variant.is_own:
-                code = code_of(variant.layout, self._args, names)
             rows.append(
                 Tried(
                     variant.kind.tpu.name,
@@ -283,10 +296,21 @@ class _LayoutSearch:
                     is_own=variant.is_own and not variant.changes,
                     is_confirmed=variant in full,
                     results=self._equal.get(variant, ""),
-                    code=code,
+                    code=self._code(variant),
                 )
             )
         return Found(tuple(rows), note)
+
+    def _code(self, variant: _Variant) -> str:
+        """Return the code of a variant, to paste."""
+        lines = []
+        if variant.layout is not None and not variant.is_own:
+            lines.append(code_of(variant.layout, self._args, argument_names(self._fn, self._args)))
+        if variant.remat:
+            lines.append(_REMAT)
+        if variant.donate and (given := donation(self._fn, self._args)) is not None:
+            lines.append(f"# Donate arguments: {given.how}")
+        return "\n".join(lines)
 
 
 def _mesh(given: Any) -> dict[str, int]:
