@@ -1,0 +1,187 @@
+"""A core's memory over a program: a picture of the lines that own it, and the same as text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from tpunb._util.plain_text import shortened
+from tpunb._util.tables import Markup, block, escaped
+from tpunb._util.units import byte_count, counted
+from tpunb.display.draw import svg
+from tpunb.display.draw.colours import FRAME, HOST_COLOURS, INK
+from tpunb.tpu.compiled_program import MemoryOverProgram, MemoryOwner, Program
+
+WORTH = 0.05
+"""The part of a core's memory from which on a program's memory is drawn."""
+
+_WIDTH, _HEIGHT, _LEFT, _ABOVE, _BELOW = 640, 200, 74, 24, 26
+_OTHERS = "#8c959f"
+_COLUMNS, _ROWS = 64, 8
+_NAME = 70
+
+
+def drawn(programs: Sequence[Program]) -> list[tuple[Program, MemoryOverProgram]]:
+    """Return the programs whose memory is shown: a large one, or several for the same TPU type."""
+    several = len(programs) > 1 and len({program.tpu for program in programs}) == 1
+    return [
+        (program, memory.over_program)
+        for program in programs
+        if (memory := program.memory) and memory.over_program and any(memory.over_program.totals)
+        if several or (len(programs) == 1 and memory.peak >= WORTH * memory.available)
+    ]
+
+
+def sentence(over: MemoryOverProgram) -> str:
+    """Return the peak, and where it is."""
+    peak, moment = over.totals[over.peak], over.moments[over.peak]
+    return (
+        f"Memory over the program: {byte_count(peak)} at the peak, at instruction {moment + 1} of "
+        f"{over.steps}. A loop's body counts once."
+    )
+
+
+def _owner(owner: MemoryOwner) -> str:
+    """Return a name such as `"line 7"`."""
+    if owner.line is not None:
+        return f"line {owner.line.line}"
+    return owner.name or "other lines"
+
+
+def _code(owner: MemoryOwner) -> str:
+    return "" if owner.line is None else shortened(owner.name, _NAME)
+
+
+def memory_html(programs: Sequence[Program]) -> str:
+    """Return the pictures of programs side by side on one scale, with their legends."""
+    shown = drawn(programs)
+    highest = max((max(over.totals) for _, over in shown), default=0)
+    size = _LEFT + _WIDTH + 6, _ABOVE + _HEIGHT + _BELOW
+    parts = [
+        f'<div style="max-width:{size[0]}px;flex:1 1 20em;min-width:0">'
+        f"{block(_title(program, programs), bold=True) if len(programs) > 1 else ''}"
+        f'<div style="font-size:12px">{escaped(sentence(over))}</div>'
+        f"{svg.picture(_picture(over, highest), *size, f'{program.label}. {sentence(over)}')}"
+        f"{_legend(over)}</div>"
+        for program, over in shown
+    ]
+    style = "display:flex;flex-wrap:wrap;gap:0 20px;margin:6px 0"
+    return f'<div style="{style}">{"".join(parts)}</div>' if parts else ""
+
+
+def _title(program: Program, programs: Sequence[Program]) -> str:
+    """Return the place of a program among several, and its name."""
+    place = next(place for place, each in enumerate(programs, 1) if each is program)
+    return f"{place}: {program.name or program.label}"
+
+
+def _colours(over: MemoryOverProgram) -> Iterator[str]:
+    """Yield the colour of each owner."""
+    lines = iter(HOST_COLOURS)
+    for owner in over.owners:
+        yield next(lines) if owner.line else svg.NEUTRAL if owner.name else _OTHERS
+
+
+def _stacked(over: MemoryOverProgram) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the sizes below and with each owner, at each moment; what is alive always is lowest."""
+    below = [0] * len(over.moments)
+    for owner in over.owners:
+        top = [low + size for low, size in zip(below, owner.sizes, strict=True)]
+        yield below, top
+        below = top
+
+
+def _picture(over: MemoryOverProgram, highest: int) -> Iterator[str]:
+    def down(size: float) -> float:
+        return _ABOVE + _HEIGHT * (1 - size / highest)
+
+    edges = [_LEFT + _WIDTH * moment / over.steps for moment in (0, *over.moments[1:], over.steps)]
+    for colour, (below, top) in zip(_colours(over), _stacked(over), strict=True):
+        yield f'<path d="{_area(edges, [*map(down, below)], [*map(down, top)])}" fill="{colour}"/>'
+    for part in (0, 0.5, 1):
+        y = down(part * highest)
+        yield svg.line([(_LEFT, y), (_LEFT + _WIDTH, y)], FRAME, width=0.5)
+        yield svg.words(_LEFT - 6, y, byte_count(round(part * highest)), anchor="end")
+    x, peak = edges[over.peak], over.totals[over.peak]
+    right = x > _LEFT + _WIDTH / 2
+    yield svg.line([(x, _ABOVE - 8), (x, _ABOVE + _HEIGHT)], INK, width=1)
+    label = f"peak {byte_count(peak)}"
+    yield svg.words(
+        x - 5 if right else x + 5, 10, label, anchor="end" if right else "start", bold=True
+    )
+    order = f"{counted(over.steps, 'instruction')} in their order →"
+    yield svg.words(_LEFT, _ABOVE + _HEIGHT + 15, order, anchor="start")
+
+
+def _area(edges: Sequence[float], below: Sequence[float], top: Sequence[float]) -> str:
+    """Return the outline of a staircase over another."""
+    ahead = _stairs(edges, top)
+    back = reversed(_stairs(edges, below))
+    return f"M{'L'.join(f'{svg.short(x)} {svg.short(y)}' for x, y in (*ahead, *back))}Z"
+
+
+def _stairs(edges: Sequence[float], heights: Sequence[float]) -> list[tuple[float, float]]:
+    """Return the corners of a staircase, without those in a straight line."""
+    corners: list[tuple[float, float]] = []
+    for height, run in itertools.groupby(
+        zip(heights, itertools.pairwise(edges), strict=True), key=lambda each: each[0]
+    ):
+        places = [edge for _, pair in run for edge in pair]
+        corners += [(places[0], height), (places[-1], height)]
+    return corners
+
+
+def _legend(over: MemoryOverProgram) -> str:
+    """Return a row for each owner: its memory at the peak, its line and its code."""
+    rows = []
+    for owner, colour in zip(over.owners, _colours(over), strict=True):
+        swatch = f"display:inline-block;width:9px;height:9px;border-radius:2px;background:{colour}"
+        name = escaped(_owner(owner))
+        if owner.line is not None:
+            name = Markup(f'line <span data-line="{owner.line.line}">{owner.line.line}</span>')
+        code = f'<code style="font-size:11px">{escaped(_code(owner))}</code>'
+        size = byte_count(owner.sizes[over.peak])
+        rows.append(
+            '<div style="overflow:hidden;text-overflow:ellipsis;white-space:nowrap">'
+            f'<span style="{swatch}"></span> {size} · {name} {code}</div>'
+        )
+    return f'<div style="font-size:12px;margin:0 0 6px">At the peak: {"".join(rows)}</div>'
+
+
+def memory_text(programs: Sequence[Program], width: int) -> Iterator[str]:
+    """Yield pictures of characters one below another on one scale, with their legends."""
+    shown = drawn(programs)
+    highest = max((max(over.totals) for _, over in shown), default=0)
+    for program, over in shown:
+        if len(programs) > 1:
+            yield from ("", _title(program, programs))
+        yield from (shortened(line.rstrip(), width) for line in _text(over, highest))
+
+
+def _text(over: MemoryOverProgram, highest: int) -> Iterator[str]:
+    letters, totals = _letters(over), over.totals
+    columns = min(_COLUMNS, len(totals))
+    bounds = [len(totals) * column // columns for column in range(columns + 1)]
+    moments = [
+        max(range(begin, end), key=totals.__getitem__) for begin, end in itertools.pairwise(bounds)
+    ]
+    tops = [top for _, top in _stacked(over)]
+    yield f"  {sentence(over)}"
+    for row in reversed(range(_ROWS)):
+        level = (row + 0.5) / _ROWS * highest
+        owners = (
+            next((each for each, top in zip(letters, tops, strict=True) if top[at] > level), " ")
+            for at in moments
+        )
+        mark = byte_count(highest) if row == _ROWS - 1 else ""
+        yield f"  {mark:>9} │{''.join(owners)}"
+    peak = moments.index(over.peak)
+    yield f"{'0 └':>13}{'─' * peak}┴{'─' * (columns - peak - 1)}"
+    for letter, owner in zip(letters, over.owners, strict=True):
+        size = byte_count(owner.sizes[over.peak])
+        yield f"  {size:>9} {letter} {_owner(owner)}  {_code(owner)}"
+
+
+def _letters(over: MemoryOverProgram) -> list[str]:
+    lines = iter("abcdefgh")
+    return [next(lines) if owner.line else "█" if owner.name else "░" for owner in over.owners]
