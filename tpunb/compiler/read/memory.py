@@ -348,20 +348,19 @@ def _over_program(lives: Lives, module: Module, prepared: Prepared) -> MemoryOve
     for live in filter(lambda live: live.size, lives.buffers):
         line = prepared.origins.line(module.nodes[live.instruction.name])
         owned[_ARGUMENTS if live.parameter is not None else line or ""].append(live)
-    sizes = {}
+    named: list[MemoryOwner] = []
     for owner, buffers in owned.items():
         every = lives.sizes(buffers)
-        sizes[owner] = tuple(every[moment] for moment in moments)
+        place = share(owner)
+        sizes = tuple(every[moment] for moment in moments)
+        named.append(MemoryOwner(place.name if owner else "", place.line, sizes))
     peak = max(range(len(moments)), key=lambda place: lives.totals[moments[place]])
-    heaviest = sorted(filter(None, sizes), key=lambda owner: sizes[owner][peak] + max(sizes[owner]))
-    named = [
-        MemoryOwner(share(owner).name, share(owner).line, sizes[owner])
-        for owner in sorted(heaviest[-_OWNERS:], key=lambda each: (each != _ARGUMENTS, -sizes[each][peak]))
-    ]
-    others = [size for owner, size in sizes.items() if owner not in heaviest[-_OWNERS:]]
+    named.sort(key=lambda each: (each.name != "", each.sizes[peak] + max(each.sizes)), reverse=True)
+    shown, others = named[:_OWNERS], [owner.sizes for owner in named[_OWNERS:]]
+    shown.sort(key=lambda each: (each.name != _ARGUMENTS, -each.sizes[peak]))
     if others:
-        named.append(MemoryOwner("", None, tuple(map(sum, zip(*others, strict=True)))))
-    return MemoryOverProgram(count, tuple(moments), tuple(named))
+        shown.append(MemoryOwner("", None, tuple(map(sum, zip(*others, strict=True)))))
+    return MemoryOverProgram(count, tuple(moments), tuple(shown))
 
 
 def _padding(module: Module, prepared: Prepared) -> list[Buffer]:
