@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from tpunb._util.plain_text import shortened
 from tpunb._util.tables import Markup, block, escaped
-from tpunb._util.units import byte_count, counted
+from tpunb._util.units import byte_count, counted, grouped
 from tpunb.display.draw import svg
 from tpunb.display.draw.colours import FRAME, HOST_COLOURS, INK
 from tpunb.tpu.compiled_program import MemoryOverProgram, MemoryOwner, Program
 
-WORTH = 0.05
+WORTH = 0.1
 """The part of a core's memory from which on a program's memory is drawn."""
 
 _WIDTH, _HEIGHT, _LEFT, _ABOVE, _BELOW = 640, 200, 74, 24, 26
@@ -36,8 +36,8 @@ def sentence(over: MemoryOverProgram) -> str:
     """Return the peak, and where it is."""
     peak, moment = over.totals[over.peak], over.moments[over.peak]
     return (
-        f"Memory over the program: {byte_count(peak)} at the peak, at instruction {moment + 1} of "
-        f"{over.steps}. A loop's body counts once."
+        f"Memory over the program: peak {byte_count(peak)} at instruction {grouped(moment + 1)} of "
+        f"{grouped(over.steps)} (loops count once)."
     )
 
 
@@ -153,8 +153,9 @@ def memory_text(programs: Sequence[Program], width: int) -> Iterator[str]:
     shown = drawn(programs)
     highest = max((max(over.totals) for _, over in shown), default=0)
     for program, over in shown:
+        yield ""
         if len(programs) > 1:
-            yield from ("", _title(program, programs))
+            yield _title(program, programs)
         yield from (shortened(line.rstrip(), width) for line in _text(over, highest))
 
 
