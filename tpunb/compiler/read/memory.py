@@ -104,9 +104,9 @@ def lives_in(module: Module) -> Lives:
     steps: list[Instruction] = []
     _Sweep(module, module.entry, buffers, steps, entry=True)
     for buffer in buffers:
-        # The caller keeps arguments while the program runs.
+        # The caller keeps arguments while the program runs, and reserves results before.
         if buffer.output or buffer.parameter is not None:
-            buffer.end = len(steps) - 1
+            buffer.begin, buffer.end = 0, len(steps) - 1
     return Lives(buffers, steps)
 
 

@@ -139,7 +139,7 @@ def _legend(over: MemoryOverProgram) -> str:
         name = escaped(_owner(owner))
         if owner.line is not None:
             name = Markup(f'line <span data-line="{owner.line.line}">{owner.line.line}</span>')
-        code = f'<code style="font-size:11px">{escaped(_code(owner))}</code>'
+        code = f'<span style="font-family:monospace">{escaped(_code(owner))}</span>'
         size = byte_count(owner.sizes[over.peak])
         rows.append(
             '<div style="overflow:hidden;text-overflow:ellipsis;white-space:nowrap">'
