@@ -81,6 +81,11 @@ def test_memory_over_the_program_as_text() -> None:
     assert "  256 MiB █ arguments and variables" in text
     assert "    1 MiB ░ other lines" in text
     assert max(map(len, text.splitlines())) <= 100
+    assert "fast memory" not in text
+    larger = dataclasses.replace(made.DRAWN.memory or made.MEMORY, peak=4 * made.GIB)
+    fast = dataclasses.replace(made.DRAWN, memory=larger)
+    assert "767 MiB more are in the core's fast memory" in text_of(fast)
+    assert "767 MiB more are in the core's fast memory" in html_of(fast).replace("&#x27;", "'")
     small = dataclasses.replace(made.DRAWN.memory or made.MEMORY, available=2**40)
     assert "over the program" not in text_of(dataclasses.replace(made.DRAWN, memory=small))
 

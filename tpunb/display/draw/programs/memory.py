@@ -15,6 +15,9 @@ from tpunb.tpu.compiled_program import MemoryOverProgram, MemoryOwner, Program
 WORTH = 0.1
 """The part of a core's memory from which on a program's memory is drawn."""
 
+_MUCH = 0.05
+"""The part of the compiler's peak from which on what is not in the picture is named."""
+
 _WIDTH, _HEIGHT, _LEFT, _ABOVE, _BELOW = 640, 200, 74, 24, 26
 _OTHERS = "#8c959f"
 _COLUMNS, _ROWS = 64, 8
@@ -41,6 +44,17 @@ def sentence(over: MemoryOverProgram) -> str:
     )
 
 
+def _elsewhere(program: Program) -> str:
+    """Return what the compiler's peak has beside the values in HBM, if it is much."""
+    memory = program.memory
+    if not memory or not memory.over_program or not program.ok:
+        return ""
+    rest = memory.peak - max(memory.over_program.totals)
+    if rest < _MUCH * memory.peak:
+        return ""
+    return f"{byte_count(rest)} more are in the core's fast memory, or the compiler's own."
+
+
 def _owner(owner: MemoryOwner) -> str:
     """Return a name such as `"line 7"`."""
     if owner.line is not None:
@@ -52,7 +66,7 @@ def _code(owner: MemoryOwner) -> str:
     return "" if owner.line is None else shortened(owner.name, _NAME)
 
 
-def memory_html(programs: Sequence[Program]) -> str:
+def memory_html(programs: Sequence[Program]) -> Markup:
     """Return the pictures of programs side by side on one scale, with their legends."""
     shown = drawn(programs)
     highest = max((max(over.totals) for _, over in shown), default=0)
@@ -60,13 +74,13 @@ def memory_html(programs: Sequence[Program]) -> str:
     parts = [
         f'<div style="max-width:{size[0]}px;flex:1 1 20em;min-width:0">'
         f"{block(_title(program, programs), bold=True) if len(programs) > 1 else ''}"
-        f'<div style="font-size:12px">{escaped(sentence(over))}</div>'
+        f'<div style="font-size:12px">{escaped(f"{sentence(over)} {_elsewhere(program)}")}</div>'
         f"{svg.picture(_picture(over, highest), *size, f'{program.label}. {sentence(over)}')}"
         f"{_legend(over)}</div>"
         for program, over in shown
     ]
     style = "display:flex;flex-wrap:wrap;gap:0 20px;margin:6px 0"
-    return f'<div style="{style}">{"".join(parts)}</div>' if parts else ""
+    return Markup(f'<div style="{style}">{"".join(parts)}</div>' if parts else "")
 
 
 def _title(program: Program, programs: Sequence[Program]) -> str:
@@ -157,6 +171,8 @@ def memory_text(programs: Sequence[Program], width: int) -> Iterator[str]:
         if len(programs) > 1:
             yield _title(program, programs)
         yield from (shortened(line.rstrip(), width) for line in _text(over, highest))
+        if rest := _elsewhere(program):
+            yield f"  {rest}"
 
 
 def _text(over: MemoryOverProgram, highest: int) -> Iterator[str]:
