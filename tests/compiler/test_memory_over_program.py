@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tpunb.compiler.ask.answers import Compiled
 from tpunb.compiler.ask.libtpu import Prepared
 from tpunb.compiler.ask.topologies import target
-from tpunb.compiler.read.memory import of_refused
+from tpunb.compiler.read.hlo import parse
+from tpunb.compiler.read.memory import described, of_refused
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import MemoryOverProgram, ProgramMemory
 
@@ -50,14 +52,18 @@ ENTRY %main (x: f32[1024,1024]) -> f32[1024,1024] {{
 """
 
 
-def memory_of(text: str) -> ProgramMemory:
-    """Return the memory of a program whose nodes have the numbers of their lines as names."""
+def prepared() -> Prepared:
+    """Return a function whose nodes have the numbers of their lines as names."""
     origins: Any = SimpleNamespace(
         line=lambda node: SourceLine("model.py", int(node)) if node else None,
         layer=lambda node: "",
         operation=lambda node: "",
     )
-    return of_refused(text, Prepared(origins, parameters=[("x", False)]), target("v5e-1", None))
+    return Prepared(origins, parameters=[("x", False)])
+
+
+def memory_of(text: str) -> ProgramMemory:
+    return of_refused(text, prepared(), target("v5e-1", None))
 
 
 def over(memory: ProgramMemory) -> MemoryOverProgram:
@@ -82,12 +88,21 @@ def test_each_value_is_alive_from_its_line_to_its_last_use() -> None:
         1: [0, 4, 4, 4, 0],
         2: [0, 0, 4, 4, 0],
         3: [0, 0, 0, 4, 4],
-        4: [4, 4, 4, 4, 4],  # a result is reserved before the program runs
+        4: [0, 0, 0, 0, 4],
     }
-    assert max(program.totals) == memory.peak == 20 * MIB
+    assert max(program.totals) == memory.peak == 16 * MIB
     alive = {buffer.line and buffer.line.line: buffer.last for buffer in memory.largest}
     lasts = {line: last and last.line for line, last in alive.items()}
-    assert lasts == {None: None, 1: 3, 2: 3, 3: 4, 4: None}
+    assert lasts == {None: None, 1: 3, 2: 3, 3: 4}
+
+
+@pytest.mark.parametrize(("peak", "result"), [(16, [0, 0, 0, 0, 4]), (20, [4, 4, 4, 4, 4])])
+def test_results_are_reserved_if_the_compilers_peak_has_them(peak: int, result: list[int]) -> None:
+    compiled = Compiled(peak * MIB, 4 * MIB, 4 * MIB, 0, 0, STRAIGHT, {}, bounded=False)
+    memory = described(compiled, parse(STRAIGHT), prepared(), target("v5e-1", None))
+    program = over(memory)
+    assert by_owner(program)[4] == result
+    assert max(program.totals) == peak * MIB
 
 
 def test_a_loops_body_counts_once_and_in_its_place() -> None:
@@ -110,7 +125,7 @@ def test_a_long_program_keeps_its_peak_and_a_picture_of_columns() -> None:
     program = over(memory)
     assert program.steps == 2001
     assert len(program.moments) <= 200
-    assert max(program.totals) == memory.peak == 20 * MIB
+    assert max(program.totals) == memory.peak == 16 * MIB
     assert 702 <= program.moments[program.peak] < 2000
     assert len(program.owners) <= 9
     owners = by_owner(program)

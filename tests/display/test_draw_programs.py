@@ -76,8 +76,8 @@ def test_memory_over_the_program_as_text() -> None:
     picture = [line.partition("│")[2] for line in text.splitlines() if "│" in line]
     assert picture[0] == "  b"  # the top: only the peak reaches it, and line 6 is last
     assert picture[-2:] == [" aab", "████"]
-    assert "    2 GiB a line 4      features" in text
-    assert "    1 GiB b line 6      logits" in text
+    assert "    2 GiB a line 4  features" in text
+    assert "    1 GiB b line 6  logits" in text
     assert "  256 MiB █ arguments and variables" in text
     assert "    1 MiB ░ other lines" in text
     assert max(map(len, text.splitlines())) <= 100

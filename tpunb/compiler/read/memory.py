@@ -65,6 +65,9 @@ class Live:
         return self.shape.padded if self.shape.space == 0 and not self.counted else 0
 
 
+_CLOSE = 1.01
+
+
 @dataclasses.dataclass(frozen=True)
 class Lives:
     """The buffers of a program, in its order. Each loop's body and each branch counts once.
@@ -90,6 +93,18 @@ class Lives:
         """The bytes in HBM at each step."""
         return self.sizes(self.buffers)
 
+    def within(self, peak: int) -> Lives:
+        """Return the buffers with results from the beginning, unless that exceeds a known peak.
+
+        The caller reserves results before. The compiler may put other values there until then.
+        """
+        reserved = [
+            dataclasses.replace(live, begin=0 if live.output else live.begin)
+            for live in self.buffers
+        ]
+        lives = Lives(reserved, self.steps)
+        return lives if max(lives.totals, default=0) <= _CLOSE * peak else self
+
     @property
     def at_peak(self) -> list[Live]:
         """The buffers in HBM that are alive at the peak, largest first."""
@@ -104,9 +119,9 @@ def lives_in(module: Module) -> Lives:
     steps: list[Instruction] = []
     _Sweep(module, module.entry, buffers, steps, entry=True)
     for buffer in buffers:
-        # The caller keeps arguments while the program runs, and reserves results before.
+        # The caller keeps arguments while the program runs.
         if buffer.output or buffer.parameter is not None:
-            buffer.begin, buffer.end = 0, len(steps) - 1
+            buffer.end = len(steps) - 1
     return Lives(buffers, steps)
 
 
@@ -246,7 +261,7 @@ def described(
         prepared: The function that was compiled.
         target: The target of the compilation.
     """
-    lives = lives_in(module) if module else Lives((), ())
+    lives = lives_in(module).within(compiled.peak) if module else Lives((), ())
     buffers = [
         dataclasses.replace(
             _buffer(live, module, prepared), last=_last(live, lives, module, prepared)
@@ -332,6 +347,8 @@ def _last(live: Live, lives: Lives, module: Module, prepared: Prepared) -> Sourc
 _MOMENTS = 160
 """The most places in a program at which its memory is kept: a picture has no more columns."""
 _OWNERS = 7
+_SHOWN = 0.01
+"""The part of the peak from which on a line is an owner of its own."""
 _ARGUMENTS = "arguments and variables"
 
 
@@ -355,8 +372,10 @@ def _over_program(lives: Lives, module: Module, prepared: Prepared) -> MemoryOve
         sizes = tuple(every[moment] for moment in moments)
         named.append(MemoryOwner(place.name if owner else "", place.line, sizes))
     peak = max(range(len(moments)), key=lambda place: lives.totals[moments[place]])
-    named.sort(key=lambda each: (each.name != "", each.sizes[peak] + max(each.sizes)), reverse=True)
-    shown, others = named[:_OWNERS], [owner.sizes for owner in named[_OWNERS:]]
+    named.sort(key=lambda each: each.sizes[peak] + max(each.sizes), reverse=True)
+    least = _SHOWN * max(lives.totals)
+    shown = [each for each in named if each.name and max(each.sizes) >= least][:_OWNERS]
+    others = [each.sizes for each in named if each not in shown]
     shown.sort(key=lambda each: (each.name != _ARGUMENTS, -each.sizes[peak]))
     if others:
         shown.append(MemoryOwner("", None, tuple(map(sum, zip(*others, strict=True)))))

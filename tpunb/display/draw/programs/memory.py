@@ -62,8 +62,11 @@ def _owner(owner: MemoryOwner) -> str:
     return owner.name or "other lines"
 
 
-def _code(owner: MemoryOwner) -> str:
-    return "" if owner.line is None else shortened(owner.name, _NAME)
+def _code(owner: MemoryOwner, program: Program) -> str:
+    """Return a line's code; empty if it is not known."""
+    known = {line.place: line.text for line in program.lines}
+    name = known.get(owner.line, owner.name) if owner.line else ""
+    return "" if name == _owner(owner) else shortened(name.strip(), _NAME)
 
 
 def memory_html(programs: Sequence[Program]) -> Markup:
@@ -76,7 +79,7 @@ def memory_html(programs: Sequence[Program]) -> Markup:
         f"{block(_title(program, programs), bold=True) if len(programs) > 1 else ''}"
         f'<div style="font-size:12px">{escaped(f"{sentence(over)} {_elsewhere(program)}")}</div>'
         f"{svg.picture(_picture(over, highest), *size, f'{program.label}. {sentence(over)}')}"
-        f"{_legend(over)}</div>"
+        f"{_legend(program, over)}</div>"
         for program, over in shown
     ]
     style = "display:flex;flex-wrap:wrap;gap:0 20px;margin:6px 0"
@@ -145,7 +148,7 @@ def _stairs(edges: Sequence[float], heights: Sequence[float]) -> list[tuple[floa
     return corners
 
 
-def _legend(over: MemoryOverProgram) -> str:
+def _legend(program: Program, over: MemoryOverProgram) -> str:
     """Return a row for each owner: its memory at the peak, its line and its code."""
     rows = []
     for owner, colour in zip(over.owners, _colours(over), strict=True):
@@ -153,7 +156,7 @@ def _legend(over: MemoryOverProgram) -> str:
         name = escaped(_owner(owner))
         if owner.line is not None:
             name = Markup(f'line <span data-line="{owner.line.line}">{owner.line.line}</span>')
-        code = f'<span style="font-family:monospace">{escaped(_code(owner))}</span>'
+        code = f'<span style="font-family:monospace">{escaped(_code(owner, program))}</span>'
         size = byte_count(owner.sizes[over.peak])
         rows.append(
             '<div style="overflow:hidden;text-overflow:ellipsis;white-space:nowrap">'
@@ -170,12 +173,12 @@ def memory_text(programs: Sequence[Program], width: int) -> Iterator[str]:
         yield ""
         if len(programs) > 1:
             yield _title(program, programs)
-        yield from (shortened(line.rstrip(), width) for line in _text(over, highest))
+        yield from (shortened(line.rstrip(), width) for line in _text(program, over, highest))
         if rest := _elsewhere(program):
             yield f"  {rest}"
 
 
-def _text(over: MemoryOverProgram, highest: int) -> Iterator[str]:
+def _text(program: Program, over: MemoryOverProgram, highest: int) -> Iterator[str]:
     letters, totals = _letters(over), over.totals
     columns = min(_COLUMNS, len(totals))
     bounds = [len(totals) * column // columns for column in range(columns + 1)]
@@ -196,7 +199,7 @@ def _text(over: MemoryOverProgram, highest: int) -> Iterator[str]:
     yield f"{'0 └':>13}{'─' * peak}┴{'─' * (columns - peak - 1)}"
     for letter, owner in zip(letters, over.owners, strict=True):
         size = byte_count(owner.sizes[over.peak])
-        yield f"  {size:>9} {letter} {_owner(owner)}  {_code(owner)}"
+        yield f"  {size:>9} {letter} {_owner(owner)}  {_code(owner, program)}"
 
 
 def _letters(over: MemoryOverProgram) -> list[str]:
