@@ -74,8 +74,11 @@ def test_memory_over_the_program_as_text() -> None:
     text = text_of(made.DRAWN)
     assert "peak 3.251 GiB at instruction 801 of 1200" in text
     picture = [line.partition("│")[2] for line in text.splitlines() if "│" in line]
-    assert picture[0] == "  b"  # the top: only the peak reaches it, and line 6 is last
-    assert picture[-2:] == [" aab", "████"]
+    assert (
+        picture[0] == " " * 32 + "b" * 16
+    )  # the top: only the peak reaches it, and line 6 is last
+    assert picture[-2] == " " * 16 + "a" * 32 + "b" * 16
+    assert picture[-1] == "█" * 64
     assert "    2 GiB a line 4  features" in text
     assert "    1 GiB b line 6  logits" in text
     assert "  256 MiB █ arguments and variables" in text

@@ -65,9 +65,6 @@ class Live:
         return self.shape.padded if self.shape.space == 0 and not self.counted else 0
 
 
-_CLOSE = 1.01
-
-
 @dataclasses.dataclass(frozen=True)
 class Lives:
     """The buffers of a program, in its order. Each loop's body and each branch counts once.
@@ -103,7 +100,7 @@ class Lives:
             for live in self.buffers
         ]
         lives = Lives(reserved, self.steps)
-        return lives if max(lives.totals, default=0) <= _CLOSE * peak else self
+        return lives if max(lives.totals, default=0) <= peak else self
 
     @property
     def at_peak(self) -> list[Live]:

@@ -180,10 +180,10 @@ def memory_text(programs: Sequence[Program], width: int) -> Iterator[str]:
 
 def _text(program: Program, over: MemoryOverProgram, highest: int) -> Iterator[str]:
     letters, totals = _letters(over), over.totals
-    columns = min(_COLUMNS, len(totals))
-    bounds = [len(totals) * column // columns for column in range(columns + 1)]
+    bounds = [len(totals) * column // _COLUMNS for column in range(_COLUMNS + 1)]
     moments = [
-        max(range(begin, end), key=totals.__getitem__) for begin, end in itertools.pairwise(bounds)
+        max(range(begin, max(end, begin + 1)), key=totals.__getitem__)
+        for begin, end in itertools.pairwise(bounds)
     ]
     tops = [top for _, top in _stacked(over)]
     yield f"  {sentence(over)}"
@@ -196,7 +196,7 @@ def _text(program: Program, over: MemoryOverProgram, highest: int) -> Iterator[s
         mark = byte_count(highest) if row == _ROWS - 1 else ""
         yield f"  {mark:>9} │{''.join(owners)}"
     peak = moments.index(over.peak)
-    yield f"{'0 └':>13}{'─' * peak}┴{'─' * (columns - peak - 1)}"
+    yield f"{'0 └':>13}{'─' * peak}┴{'─' * (_COLUMNS - peak - 1)}"
     for letter, owner in zip(letters, over.owners, strict=True):
         size = byte_count(owner.sizes[over.peak])
         yield f"  {size:>9} {letter} {_owner(owner)}  {_code(owner, program)}"
