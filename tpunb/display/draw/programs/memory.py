@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from string import ascii_lowercase
 
 from tpunb._util.plain_text import shortened
 from tpunb._util.tables import Markup, block, escaped
 from tpunb._util.units import byte_count, counted, grouped
 from tpunb.display.draw import svg
 from tpunb.display.draw.colours import FRAME, HOST_COLOURS, INK
+from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import MemoryOverProgram, MemoryOwner, Program
 
 WORTH = 0.1
@@ -72,14 +74,15 @@ def _code(owner: MemoryOwner, program: Program) -> str:
 def memory_html(programs: Sequence[Program]) -> Markup:
     """Return the pictures of programs side by side on one scale, with their legends."""
     shown = drawn(programs)
-    highest = max((max(over.totals) for _, over in shown), default=0)
+    highest, colours = _highest(shown), _marks(shown, HOST_COLOURS)
     size = _LEFT + _WIDTH + 6, _ABOVE + _HEIGHT + _BELOW
+    says = (f"{program.label}. {sentence(over)}" for program, over in shown)
     parts = [
         f'<div style="max-width:{size[0]}px;flex:1 1 20em;min-width:0">'
         f"{block(_title(program, programs), bold=True) if len(programs) > 1 else ''}"
         f'<div style="font-size:12px">{escaped(f"{sentence(over)} {_elsewhere(program)}")}</div>'
-        f"{svg.picture(_picture(over, highest), *size, f'{program.label}. {sentence(over)}')}"
-        f"{_legend(program, over)}</div>"
+        f"{svg.picture(_picture(over, highest, colours), *size, next(says))}"
+        f"{_legend(program, over, colours)}</div>"
         for program, over in shown
     ]
     style = "display:flex;flex-wrap:wrap;gap:0 20px;margin:6px 0"
@@ -92,11 +95,21 @@ def _title(program: Program, programs: Sequence[Program]) -> str:
     return f"{place}: {program.name or program.label}"
 
 
-def _colours(over: MemoryOverProgram) -> Iterator[str]:
-    """Yield the colour of each owner."""
-    lines = iter(HOST_COLOURS)
-    for owner in over.owners:
-        yield next(lines) if owner.line else svg.NEUTRAL if owner.name else _OTHERS
+def _highest(shown: Iterable[tuple[Program, MemoryOverProgram]]) -> int:
+    """Return the most bytes of all programs, which are drawn on one scale."""
+    return max((max(over.totals) for _, over in shown), default=0)
+
+
+def _marks(
+    shown: Iterable[tuple[Program, MemoryOverProgram]], marks: Sequence[str]
+) -> dict[SourceLine, str]:
+    """Return a colour or a letter for each line, the same in all programs."""
+    lines = (owner.line for _, over in shown for owner in over.owners if owner.line)
+    return dict(zip(dict.fromkeys(lines), itertools.cycle(marks), strict=False))
+
+
+def _mark(owner: MemoryOwner, marks: dict[SourceLine, str], kept: str, others: str) -> str:
+    return marks[owner.line] if owner.line else kept if owner.name else others
 
 
 def _stacked(over: MemoryOverProgram) -> Iterator[tuple[list[int], list[int]]]:
@@ -108,12 +121,15 @@ def _stacked(over: MemoryOverProgram) -> Iterator[tuple[list[int], list[int]]]:
         below = top
 
 
-def _picture(over: MemoryOverProgram, highest: int) -> Iterator[str]:
+def _picture(
+    over: MemoryOverProgram, highest: int, colours: dict[SourceLine, str]
+) -> Iterator[str]:
     def down(size: float) -> float:
         return _ABOVE + _HEIGHT * (1 - size / highest)
 
     edges = [_LEFT + _WIDTH * moment / over.steps for moment in (0, *over.moments[1:], over.steps)]
-    for colour, (below, top) in zip(_colours(over), _stacked(over), strict=True):
+    for owner, (below, top) in zip(over.owners, _stacked(over), strict=True):
+        colour = _mark(owner, colours, svg.NEUTRAL, _OTHERS)
         yield f'<path d="{_area(edges, [*map(down, below)], [*map(down, top)])}" fill="{colour}"/>'
     for part in (0, 0.5, 1):
         y = down(part * highest)
@@ -148,10 +164,11 @@ def _stairs(edges: Sequence[float], heights: Sequence[float]) -> list[tuple[floa
     return corners
 
 
-def _legend(program: Program, over: MemoryOverProgram) -> str:
+def _legend(program: Program, over: MemoryOverProgram, colours: dict[SourceLine, str]) -> str:
     """Return a row for each owner: its memory at the peak, its line and its code."""
     rows = []
-    for owner, colour in zip(over.owners, _colours(over), strict=True):
+    for owner in over.owners:
+        colour = _mark(owner, colours, svg.NEUTRAL, _OTHERS)
         swatch = f"display:inline-block;width:9px;height:9px;border-radius:2px;background:{colour}"
         name = escaped(_owner(owner))
         if owner.line is not None:
@@ -168,18 +185,23 @@ def _legend(program: Program, over: MemoryOverProgram) -> str:
 def memory_text(programs: Sequence[Program], width: int) -> Iterator[str]:
     """Yield pictures of characters one below another on one scale, with their legends."""
     shown = drawn(programs)
-    highest = max((max(over.totals) for _, over in shown), default=0)
+    highest, marks = _highest(shown), _marks(shown, ascii_lowercase)
     for program, over in shown:
         yield ""
         if len(programs) > 1:
             yield _title(program, programs)
-        yield from (shortened(line.rstrip(), width) for line in _text(program, over, highest))
+        yield from (
+            shortened(line.rstrip(), width) for line in _text(program, over, highest, marks)
+        )
         if rest := _elsewhere(program):
             yield f"  {rest}"
 
 
-def _text(program: Program, over: MemoryOverProgram, highest: int) -> Iterator[str]:
-    letters, totals = _letters(over), over.totals
+def _text(
+    program: Program, over: MemoryOverProgram, highest: int, marks: dict[SourceLine, str]
+) -> Iterator[str]:
+    letters = [_mark(owner, marks, "█", "░") for owner in over.owners]
+    totals = over.totals
     bounds = [len(totals) * column // _COLUMNS for column in range(_COLUMNS + 1)]
     moments = [
         max(range(begin, max(end, begin + 1)), key=totals.__getitem__)
@@ -200,8 +222,3 @@ def _text(program: Program, over: MemoryOverProgram, highest: int) -> Iterator[s
     for letter, owner in zip(letters, over.owners, strict=True):
         size = byte_count(owner.sizes[over.peak])
         yield f"  {size:>9} {letter} {_owner(owner)}  {_code(owner, program)}"
-
-
-def _letters(over: MemoryOverProgram) -> list[str]:
-    lines = iter("abcdefgh")
-    return [next(lines) if owner.line else "█" if owner.name else "░" for owner in over.owners]
