@@ -11,7 +11,6 @@ from tpunb.jax.checks.equations import Located, all_equations
 from tpunb.jax.checks.flow import Flow, flow_of
 from tpunb.jax.virtual.memory import LiveArray
 
-
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 
 
