@@ -13,7 +13,13 @@ import numpy as np
 from tpunb._util.units import byte_count, counted
 from tpunb.errors import TpunbError
 from tpunb.jax.compiler.batches import any_batch, is_batch
-from tpunb.jax.compiler.compare_meshes import Run, compare_runs, mesh_of_devices, run_on
+from tpunb.jax.compiler.compare_meshes import (
+    Run,
+    compare_runs,
+    mesh_of_devices,
+    run_on,
+    takes_mesh,
+)
 from tpunb.jax.compiler.functions import bytes_of
 from tpunb.jax.compiler.judge import nothing_judged
 from tpunb.jax.compiler.search.found import DIFFER
@@ -66,7 +72,7 @@ def _arrays(args: Sequence[Any]) -> list[Any]:
 
 def _with_a_small_batch(fn: Any, args: Sequence[Any], cores: int) -> Sequence[Any]:
     shapes = any(isinstance(leaf, sys.modules["jax"].ShapeDtypeStruct) for leaf in _arrays(args))
-    if not shapes or not is_batch(fn, args):
+    if not shapes or takes_mesh(fn) or not is_batch(fn, args):
         return args
     before, resized = any_batch(fn, args)
     if before is None or before % cores:

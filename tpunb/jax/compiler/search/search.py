@@ -40,6 +40,9 @@ _MOST_CHANGED = 3
 
 _MOST_CONFIRMED = 3
 
+AXES = ("data", "fsdp", "model")
+"""The names of the axes of meshes, if the user gives none."""
+
 _REMAT = "# Compute layers again: jax.lax.scan(jax.checkpoint(body, prevent_cse=False), …)"
 
 
@@ -131,6 +134,8 @@ class _LayoutSearch:
     ) -> None:
         self._fn, self._args, self._options = fn, list(args), options
         self._own = own_layout(args)
+        # What does not depend on the mesh is read from the function on a mesh of one core.
+        self._on_a_core = self._with_mesh(Layout("", tuple(dict.fromkeys(AXES, 1).items()), ()))
         whole, ranking = Deadline(options.timeout), Deadline(options.timeout * _FOR_RANKING)
         settings = Settings(chooser(fn), ranking, details=False, rough=True, progress=say)
         self._search = Search(settings)
@@ -169,7 +174,7 @@ class _LayoutSearch:
             if specs != "auto":
                 raise CompileError(f"specs={specs!r} is unknown.", fix='Write specs="auto".')
             wanted = None if meshes is None else {tuple(_mesh(each).values()) for each in meshes}
-            for layout in layouts(self._fn, self._args, cores):
+            for layout in layouts(self._on_a_core, self._args, cores):
                 if wanted is None or tuple(size for _, size in layout.mesh) in wanted:
                     yield layout
             return
@@ -197,7 +202,7 @@ class _LayoutSearch:
         ways = []
         if donate is not False:
             ways.append((donate, {"donate": True}))
-        if remat is not False and has_scans(self._fn, self._args):
+        if remat is not False and has_scans(self._on_a_core, self._args):
             ways.append((remat, {"remat": True, "donate": donate is not False}))
         known = [each for each in self._search.judged if each.candidate.of.kind == kind]
         sized = [each for each in known if each.program is not None and each.program.memory]
@@ -231,12 +236,16 @@ class _LayoutSearch:
 
     def _call(self, variant: _Variant) -> tuple[Any, Sequence[Any]]:
         layout = variant.layout
-        if variant.is_own or layout is None:
-            return self._fn, self._args
-        fn = self._fn
-        if takes_mesh(fn):
-            fn = functools.partial(fn, mesh=layout.abstract_mesh())
-        return fn, layout.applied(self._args)
+        if layout is None:
+            return self._on_a_core, self._args
+        if variant.is_own:
+            return self._with_mesh(layout), self._args
+        return self._with_mesh(layout), layout.applied(self._args)
+
+    def _with_mesh(self, layout: Layout) -> Any:
+        if not takes_mesh(self._fn):
+            return self._fn
+        return functools.partial(self._fn, mesh=layout.abstract_mesh())
 
     def _confirm(self) -> None:
         """Compile the fastest and the user's own at full effort, and compare their results."""
@@ -308,7 +317,7 @@ class _LayoutSearch:
             lines.append(code_of(variant.layout, self._args, argument_names(self._fn, self._args)))
         if variant.remat:
             lines.append(_REMAT)
-        if variant.donate and (given := donation(self._fn, self._args)) is not None:
+        if variant.donate and (given := donation(self._on_a_core, self._args)) is not None:
             lines.append(f"# Donate arguments: {given.how}")
         return "\n".join(lines)
 
@@ -317,7 +326,7 @@ def _mesh(given: Any) -> dict[str, int]:
     if isinstance(given, Mapping):
         return dict(given)
     sizes = tuple(given)
-    names = ("data", "model") if len(sizes) < 3 else ("data", "fsdp", "model")
+    names = AXES[::2] if len(sizes) < 3 else AXES
     return dict(zip(names, sizes, strict=False))
 
 
