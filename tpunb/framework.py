@@ -8,7 +8,7 @@ the compiler to the display, which imports the compiler.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tpunb.machine.framework import JAX
@@ -200,6 +200,11 @@ class ProgramDisplay(Protocol):
 
     def publish(self, programs: Sequence[Program]) -> None:
         """Show programs in the notebook's cell, if there is one."""
+
+    def frontier(
+        self, points: Sequence[tuple[str, float, int, bool, bool]], limits: Collection[int]
+    ) -> str:
+        """Return a picture of programs by time and memory, whose points are of `frontier.Point`."""
 
 
 def program_display() -> ProgramDisplay:

@@ -19,29 +19,32 @@ class Point(NamedTuple):
 
     Attributes:
         name: What is written beside it, such as its number in a table.
-        seconds: The time of a call; None if it is not known.
+        seconds: The time of a call.
         peak: The bytes of a core.
         fits: Whether it fits.
         is_own: Whether it is the user's own.
     """
 
     name: str
-    seconds: float | None
+    seconds: float
     peak: int
     fits: bool
     is_own: bool = False
 
 
-def frontier(points: Sequence[Point], limits: Collection[int]) -> Markup:
+def frontier(
+    given: Sequence[tuple[str, float, int, bool, bool]], limits: Collection[int]
+) -> Markup:
     """Return a picture of time against memory, with a line along the best programs that fit.
 
     Args:
-        points: The programs.
+        given: The programs: each a `Point`.
         limits: The bytes of a core on each TPU type, drawn as lines if they are in the picture.
     """
+    points = [Point(*each) for each in given]
     most = 1.1 * max(point.peak for point in points)
     shown = [limit for limit in limits if limit <= most]
-    slowest = 1.1 * max(point.seconds or 0.0 for point in points) or 1.0
+    slowest = 1.1 * max(point.seconds for point in points) or 1.0
 
     def place(seconds: float, peak: float) -> tuple[float, float]:
         return _LEFT + _WIDTH * seconds / slowest, _TOP + _HEIGHT * (1 - peak / most)
@@ -61,9 +64,9 @@ def frontier(points: Sequence[Point], limits: Collection[int]) -> Markup:
         for limit in shown:
             yield line([place(0, limit), place(slowest, limit)], _OWN, width=1, opacity=0.6)
         if len(best) > 1:
-            yield line([place(each.seconds or 0, each.peak) for each in best], _FITS, width=1.5)
+            yield line([place(each.seconds, each.peak) for each in best], _FITS, width=1.5)
         for point in points:
-            across, down = place(point.seconds or 0.0, point.peak)
+            across, down = place(point.seconds, point.peak)
             colour = INK if not point.fits else _OWN if point.is_own else _FITS
             fill = colour if point.fits else "none"
             yield (
@@ -82,7 +85,7 @@ def frontier(points: Sequence[Point], limits: Collection[int]) -> Markup:
 def _frontier(points: Sequence[Point]) -> Iterator[Point]:
     """Yield the programs that no other one beats in both time and memory, the fastest first."""
     least = None
-    for point in sorted(points, key=lambda each: (each.seconds or 0.0, each.peak)):
+    for point in sorted(points, key=lambda each: (each.seconds, each.peak)):
         if least is None or point.peak < least:
             least = point.peak
             yield point

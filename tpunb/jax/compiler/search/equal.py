@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +54,8 @@ def compare_layouts(fn: Any, args: Sequence[Any], layouts: Sequence[Layout | Non
         if free is not None and needed > free:
             return f"its results are not compared: that may take {byte_count(needed)} of memory"
         runs = [functools.partial(_run, fn, smaller, each) for each in layouts]
-        with nothing_judged():
+        with nothing_judged(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             rows = [row for row, _ in compare_runs(runs)]
     except TpunbError as error:
         return f"its results are not compared: {error.message}"

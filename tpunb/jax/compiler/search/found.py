@@ -10,7 +10,7 @@ from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import LINED, block, escaped, scrolled, table
 from tpunb._util.units import byte_count, counted
 from tpunb.compiler.program import TpuProgram
-from tpunb.display.draw.programs.frontier import Point, frontier
+from tpunb.framework import program_display
 from tpunb.tpu.compiled_program import time_of_tpu
 
 DIFFER = "its results differ"
@@ -195,11 +195,11 @@ class Found:
     def _repr_html_(self) -> str:
         limits = {r.program.memory.available for r in self.rows if r.program and r.program.memory}
         points = [
-            Point(str(number), row.seconds, row.peak, row.fits, row.is_own)
+            (str(number), row.seconds, row.peak, row.fits, row.is_own)
             for number, row in enumerate(self._ordered(), start=1)
             if row.seconds is not None and row.peak is not None
         ]
-        picture = frontier(points, limits) if points else ""
+        picture = program_display().frontier(points, limits) if points else ""
         shown = table(list(self._cells()), head=_HEAD, named=True, style=LINED)
         notes = "".join(block(note) for note in self.notes)
         code = f"<pre>{escaped(self.code)}</pre>" if self.code else ""

@@ -23,13 +23,14 @@ from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.ask.verdict import reporting
 from tpunb.compiler.fit.candidates import Candidate, Judged, Search
 from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.jax.checks.dimensions import names_in
 from tpunb.jax.compiler.compare_meshes import takes_mesh
 from tpunb.jax.compiler.fits import argument_names, donation, has_scans, scans_again
 from tpunb.jax.compiler.functions import function_for
 from tpunb.jax.compiler.search.code import code_of
 from tpunb.jax.compiler.search.equal import compare_layouts
 from tpunb.jax.compiler.search.found import DIFFER, Found, Tried
-from tpunb.jax.compiler.search.layouts import Layout, layout_of, layouts, names_in, own_layout
+from tpunb.jax.compiler.search.layouts import Layout, layout_of, layouts, own_layout
 from tpunb.machine.keras_internals import chooser, model_of
 
 _FOR_RANKING = 0.7
