@@ -62,8 +62,8 @@ def with_what_fits(
     (error,) = program.errors
     sentences = [each.sentence for each in fits]
     if jax_call is not None and kind.tpu.num_devices > 1:
-        name = getattr(jax_call[0], "__name__", "step")
-        sentences.append(f'tpunb.search({name}, …, tpu="{kind.tpu.name}") looks for a layout that fits.')
+        call = f'{getattr(jax_call[0], "__name__", "step")}, …, tpu="{kind.tpu.name}"'
+        sentences.append(f"tpunb.search({call}) looks for a layout that fits.")
     fix = " ".join([*sentences, error.fix])
     batch = next((each.candidate.of for each in fits if each.candidate.of is not None), None)
     notes = (*program.notes, *search.not_tried(refused=jax_call is not None))
