@@ -13,7 +13,7 @@ __all__ = ["batch", "chip", "collective", "sends", "sharding", "tiles"]
 
 def collective(
     operation: str,
-    values: Any = None,
+    values: Any,
     *,
     reduction: str | None = None,
     axis: int | None = None,
@@ -35,8 +35,7 @@ def collective(
         operation: `"all_reduce"`, `"all_gather"`, `"reduce_scatter"`, `"all_to_all"`,
             `"ppermute"` or `"broadcast"`; or JAX's name, such as `"psum"`.
         values: The value of each core: a list, a per-replica value of a `%%tpu_run` cell, or an
-            array of JAX that is cut over devices. By default the values of the last `%%tpu_run`
-            cell, which has to call the collective on a name or a number.
+            array of JAX that is cut over devices.
         reduction: `"sum"` (the default), `"mean"`, `"max"` or `"min"`, for `all_reduce` and
             `reduce_scatter`.
         axis: The axis along which `all_gather` concatenates, and `reduce_scatter` and
@@ -49,37 +48,26 @@ def collective(
         The drawing. Its `description` has the values `before` and `after`.
 
     Raises:
-        TpunbError: An argument does not fit the others, or the last cell does not have the values.
+        TpunbError: An argument does not fit the others.
     """
-    from tpunb.cells.last_collective import last_collective
     from tpunb.display.describe.collective_effect import effect_of
-    from tpunb.display.draw.collective_svg import effect_html
-    from tpunb.display.draw.collective_words import effect_text
+    from tpunb.display.draw.pictures.collective import effect_html
+    from tpunb.display.draw.pictures.collective_words import effect_text
 
-    options: dict[str, Any] = {
-        "reduction": reduction,
-        "axis": axis,
-        "concat_axis": concat_axis,
-        "pairs": pairs,
-        "source": source,
-    }
-    if values is not None:
-        effect = effect_of(operation, _parts(values), **options)
-    elif given := [name for name, value in options.items() if value is not None]:
-        raise TpunbError(
-            f"Without values, the last cell says what `{given[0]}` is.",
-            fix=f"Leave `{given[0]}` out, or give the values.",
-        )
-    else:
-        called = last_collective(operation)
-        parts = _parts(called.value, called.replicas)
-        effect = effect_of(operation, parts, **called.options, call=called.code)
-        called.compare([held.values for held in effect.after], _parts)
+    effect = effect_of(
+        operation,
+        _parts(values),
+        reduction=reduction,
+        axis=axis,
+        concat_axis=concat_axis,
+        pairs=pairs,
+        source=source,
+    )
     return Drawing(effect, effect_text, effect_html)
 
 
-def _parts(value: Any, copies: int = 0) -> list[Any]:
-    """Return the value of each core; `copies` if a value that is the same on all may be given."""
+def _parts(value: Any) -> list[Any]:
+    """Return the value of each core."""
     from tpunb.display.describe import jax_values, tensorflow_values
 
     parts = jax_values.parts_in_mesh_order(value)
@@ -87,8 +75,6 @@ def _parts(value: Any, copies: int = 0) -> list[Any]:
         parts = tensorflow_values.distributed_components(value)
     if parts is not None and len(parts) > 1:
         return list(map(tensorflow_values.read, parts))
-    if copies:
-        return [tensorflow_values.read(value)] * copies
     try:
         return list(value)
     except TypeError:
@@ -114,7 +100,7 @@ def chip(tpu: str) -> Drawing:
         AcceleratorTypeError: The type does not exist.
         TpunbError: It is only a number of cores.
     """
-    from tpunb.display.draw.chip_svg import chip_html, chip_text
+    from tpunb.display.draw.pictures.chip import chip_html, chip_text
     from tpunb.tpu.chip_parts import chip_of
     from tpunb.tpu.types import accelerator
 
@@ -140,7 +126,7 @@ def batch(rows: int, tpu: str | int = "v5e-8", *, of: int | None = None) -> Draw
         TpunbError: A number of rows is wrong, or the TPU is too large for a picture.
     """
     from tpunb.display.describe.batch_shares import shares_of
-    from tpunb.display.draw.batch_svg import batch_html, batch_text
+    from tpunb.display.draw.pictures.batch import batch_html, batch_text
     from tpunb.tpu.types import accelerator
 
     return Drawing(shares_of(rows, accelerator(tpu), of), batch_text, batch_html)
@@ -169,7 +155,7 @@ def sharding(shape: Sequence[int], *specs: Any, mesh: Any, dtype: Any = "float32
         TpunbError: A spec does not fit the mesh or the shape.
     """
     from tpunb.display.describe.planned_placement import planned_placement, spec_text
-    from tpunb.display.draw.specs_svg import specs_html, specs_text
+    from tpunb.display.draw.pictures.specs import specs_html, specs_text
 
     if not specs:
         raise TpunbError("There is no spec.", fix='Such as P("data"), or ("data",) without JAX.')
@@ -198,7 +184,7 @@ def sends(tpu: str | int, pairs: Iterable[tuple[int, int]] | None = None) -> Dra
         TpunbError: The TPU is too large for a picture, has no ring, or lacks a core.
     """
     from tpunb.display.describe.sends import sends_on
-    from tpunb.display.draw.sends_svg import sends_html, sends_text
+    from tpunb.display.draw.pictures.sends import sends_html, sends_text
     from tpunb.tpu.types import accelerator
 
     return Drawing(sends_on(accelerator(tpu), pairs), sends_text, sends_html)
@@ -222,6 +208,6 @@ def tiles(rows: int, columns: int) -> Drawing:
         TpunbError: A side is not a number, is less than 5, or is too large for a picture.
     """
     from tpunb.display.describe.tiles import tiles_of
-    from tpunb.display.draw.tiles_svg import tiles_html, tiles_text
+    from tpunb.display.draw.pictures.tiles import tiles_html, tiles_text
 
     return Drawing(tiles_of(rows, columns), tiles_text, tiles_html)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import byte_count, counted, duration, grouped, percent, rate
-from tpunb.display.draw.communication import along_phrase, transfer_name
+from tpunb.display.draw.programs.communication import along_phrase, transfer_name
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import (
     Buffer,
@@ -64,6 +64,7 @@ class Row:
         limit: The fullest unit of the core, and its use.
         source: The origin of a tensor, or the argument that a collective moves.
         along: The cores that exchange data in a collective.
+        last: The number of the line that uses a tensor last; None if unknown.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Row:
     limit: str = ""
     source: str = ""
     along: str = ""
+    last: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ def tables(program: Program) -> dict[str, Table]:
             Row(
                 row.text,
                 line=None if row.line is None else row.line.line,
+                last=None if row.last is None else row.last.line,
                 part=row.padded_bytes / peak,
                 size=size(row),
                 source=_source(row),
