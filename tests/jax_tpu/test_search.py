@@ -103,6 +103,21 @@ def test_a_stop_shows_what_is_known() -> None:
     assert (row.is_own, row.verdict) == (True, "does not fit")
 
 
+@pytest.mark.usefixtures("libtpu")
+def test_the_connected_type_has_all_its_cores(connect: Callable[..., Any]) -> None:
+    connect("v5e-4")
+    said = []
+
+    def stop(step: str) -> None:
+        said.append(step)
+        if "candidate 2" in step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(SearchStopped):
+        searched(*shapes(64), tpu=None, meshes=None, progress=stop)
+    assert "candidate 2 of 1" not in said[-1]
+
+
 def sums(w: Any, x: Any, mesh: Any) -> Any:
     """Add up where it should average: the result depends on the mesh."""
 
@@ -118,7 +133,8 @@ def means(w: Any, x: Any, mesh: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("fn", "said"), [(sums, "its results differ"), (means, "its results are equal")]
+    ("fn", "said"),
+    [(sums, "its results differ"), (means, "its results equal those of your own layout")],
 )
 def test_results_are_compared(fn: Any, said: str, connect: Callable[..., Any]) -> None:
     connect("v5e-8")
