@@ -26,6 +26,7 @@ sys.path.append(str(ROOT / "tests"))
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's log is not about the documentation
 
 from generated_pages import with_generated  # noqa: E402
+from live_displays import LIVE, scripts  # noqa: E402
 
 import tpunb  # noqa: E402
 
@@ -40,7 +41,7 @@ html_theme_options = {
     "source_directory": "",
     "top_of_page_buttons": ["view"],
 }
-html_static_path = ["static"]
+html_static_path = ["static", "../tests/browser/host.js"]
 html_css_files = ["site.css"]
 html_search_scorer = str(ROOT / "docs" / "scorer.js")
 html_copy_source = False
@@ -86,8 +87,12 @@ _PICTURE = re.compile(
     r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">'
     r'\s*<img src="(?P<light>[^"]+)"(?P<rest>[^>]*)>\s*</picture>'
 )
+_DISPLAY = re.compile(r'<img class="only-dark" src="images/docs-([\w-]+)-dark\.png".*')
 _BADGE = re.compile(r"\[!\[([^\]]+)\]\(https:[^)]+\)\]")
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>\n', re.MULTILINE)
+_SCRIPTS = "".join(
+    f'\n<script defer src="../_static/{script}.js"></script>' for script in ("host", "live")
+)
 _RECORDS = ROOT / "docs" / "maintainers"
 _PROJECT = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"]
 
@@ -118,6 +123,8 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
     """Add what only the site has to a page."""
     text = _without_badges(_pictures(with_generated(source[0])))
     text = _ANCHOR.sub(r"(\1)=\n", text)
+    if name == "docs/gallery":
+        text = _DISPLAY.sub(_live, text) + _SCRIPTS
     if name.endswith("README"):  # its HTML links to sources
         text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", text)
     source[0] = f"{text}\n\n{_contents()}" if name == root_doc else text
@@ -130,6 +137,12 @@ def _pictures(text: str) -> str:
         r'<img class="only-light" src="\g<light>"\g<rest>>',
         text,
     )
+
+
+def _live(pictures: re.Match[str]) -> str:
+    """Return the place of a live display, with the pictures that are there until it is drawn."""
+    name = pictures[1]
+    return f'<div data-display="{name}">{pictures[0]}</div>' if name in LIVE else pictures[0]
 
 
 def _without_badges(text: str) -> str:
@@ -169,11 +182,15 @@ def _tree(caption: str, pages: list[str]) -> str:
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
-    """Copy the pictures to the place that the pages' HTML expects, and write index.html."""
+    """Write what the pages' HTML expects: the pictures, the live displays, and index.html."""
     if error is not None:
         return
     site = Path(app.outdir)
     shutil.copytree(ROOT / "docs" / "images", site / "docs" / "images", dirs_exist_ok=True)
+    live = site / "_static" / "live"
+    live.mkdir(exist_ok=True)
+    for name, script in scripts():
+        (live / f"{name}.js").write_text(script, encoding="ascii")
     first = f"{root_doc}.html"
     (site / "index.html").write_text(
         f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={first}">'

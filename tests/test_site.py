@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import gzip
+import json
 import os
 import posixpath
 import re
@@ -16,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from live_displays import LIVE
 
 import tpunb
 
@@ -72,6 +76,22 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture
+def gallery(site: Path, chromium: Any) -> Iterator[Any]:
+    """Open the gallery with all its displays; `faults` has the page's errors and requests elsewhere."""
+    with chromium.new_page(viewport={"width": 1300, "height": 20_000}) as page:
+        page.faults = []
+        page.on("console", lambda message: page.faults.append(message.text))
+        page.on("pageerror", lambda error: page.faults.append(str(error)))
+        page.on("request", lambda request: page.faults.append(request.url))
+        page.goto((site / "docs" / "gallery.html").as_uri())
+        for name in LIVE:
+            page.locator(f"[data-display={name}].alive").wait_for()
+        yield page
+        local = ("file:", "data:", "blob:")
+        assert [fault for fault in page.faults if not fault.startswith(local)] == []
+
+
 def is_missing(page: Path, link: str) -> bool:
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
@@ -80,6 +100,14 @@ def is_missing(page: Path, link: str) -> bool:
     if not path.is_file():
         return True
     return path.suffix == ".html" and unquote(parts.fragment) not in read(path).anchors
+
+
+def enabled(html: str) -> Iterator[tuple[str, str]]:
+    """Yield the trait and the value of each choice that is not disabled."""
+    choices = re.findall(r'<button [^>]*data-trait="(\w+)" value="([^"]*)"([^>]*)>', html)
+    for trait, options in re.findall(r'<select [^>]*data-trait="(\w+)">(.*?)</select>', html):
+        choices += [(trait, *option) for option in re.findall(r'value="([^"]*)"([^>]*)>', options)]
+    yield from ((trait, value) for trait, value, rest in choices if "disabled" not in rest)
 
 
 def test_every_link_has_a_target(site: Path) -> None:
@@ -151,8 +179,69 @@ def test_pages_fit_the_window(width: int, scheme: str, site: Path, chromium: Any
         for name in ("README", "gallery", "magics", "errors", "api/connecting", "api/compiling"):
             page.goto((site / "docs" / f"{name}.html").as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-            shown = page.locator(f"img.only-{scheme}").all()
+            shown = page.locator(f":not([data-display]) > img.only-{scheme}").all()
             assert all(picture.is_visible() for picture in shown)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_displays_follow_the_theme(theme: str, gallery: Any) -> None:
+    gallery.evaluate(f"document.body.dataset.theme = '{theme}'")
+    for name in LIVE:
+        display = gallery.locator(f"[data-display={name}]")
+        assert not display.locator("> img").first.is_visible()
+        paper = "getComputedStyle(node.querySelector('.tpunb')).backgroundColor"
+        assert display.evaluate(f"(node) => {paper}") == gallery.evaluate(
+            "getComputedStyle(document.body).backgroundColor"
+        )
+
+
+def test_displays_answer_without_a_kernel(gallery: Any) -> None:
+    topology = gallery.locator("[data-testid=tpunb-topology]")
+    topology.locator("[data-trait=plane]").select_option("2")
+    topology.and_(gallery.locator("[data-plane='2']")).wait_for()
+    topology.locator("[data-part]").first.click()
+    assert topology.get_attribute("data-selected") == "8"
+    values = gallery.locator("[data-display=replicas] [data-testid=tpunb-replicas]")
+    values.get_by_title("['loss']").click()
+    values.and_(gallery.locator("[data-section='0']")).wait_for()
+    step = gallery.locator("[data-display=step]")
+    step.get_by_text("All 13 lines").click()
+    assert step.get_by_text("All 13 lines").is_visible()
+    curves = gallery.locator("[data-display=curves] [data-testid=tpunb-curves]")
+    curves.get_by_role("button", name="Log").click()
+    curves.and_(gallery.locator("[data-scale=log]")).wait_for()
+
+
+@pytest.mark.parametrize("name", ["topology", "replicas", "replicas-difference"])
+def test_every_control_has_its_view(name: str, site: Path) -> None:
+    """A control that is not disabled leads to a view that the page has."""
+    script = (site / "_static" / "live" / f"{name}.js").read_text(encoding="ascii")
+    data = json.loads(gzip.decompress(base64.b64decode(script.split('"')[3])))
+    traits, views = data["traits"], data["views"]
+    first = ",".join(
+        f"{data['state'][trait]:g}"
+        if isinstance(data["state"][trait], float)
+        else str(data["state"][trait])
+        for trait in traits
+    )
+    assert views[first] == data["state"]["html"]
+    found = 0
+    for key, html in views.items():
+        for trait, value in enabled(html):
+            values = dict(zip(traits, key.split(","), strict=True)) | {trait: value}
+            found += 1
+            assert ",".join(values[each] for each in traits) in views
+    assert found > len(views) > 10
+
+
+def test_each_display_has_its_code_and_a_notebook() -> None:
+    text = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    before = [part.rpartition("</picture>")[2] for part in text.split("<picture>")[:-1]]
+    assert len(before) > len(LIVE)
+    for part in before:
+        assert re.search(r"^```(python|text)\n(tpunb|%%?tpu|x = )", part, re.MULTILINE)
+        (notebook,) = re.findall(r"\(https://colab.*/blob/main/([^)]+)\)", part)
+        assert (ROOT / notebook).is_file()
 
 
 def test_other_sites_can_link_to_every_public_name(site: Path) -> None:
