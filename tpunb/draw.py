@@ -53,8 +53,8 @@ def collective(
     """
     from tpunb.cells.last_collective import last_collective
     from tpunb.display.describe.collective_effect import effect_of
-    from tpunb.display.draw.collective_svg import effect_html
-    from tpunb.display.draw.collective_words import effect_text
+    from tpunb.display.draw.pictures.collective import effect_html
+    from tpunb.display.draw.pictures.collective_words import effect_text
 
     options: dict[str, Any] = {
         "reduction": reduction,
@@ -114,7 +114,7 @@ def chip(tpu: str) -> Drawing:
         AcceleratorTypeError: The type does not exist.
         TpunbError: It is only a number of cores.
     """
-    from tpunb.display.draw.chip_svg import chip_html, chip_text
+    from tpunb.display.draw.pictures.chip import chip_html, chip_text
     from tpunb.tpu.chip_parts import chip_of
     from tpunb.tpu.types import accelerator
 
@@ -140,7 +140,7 @@ def batch(rows: int, tpu: str | int = "v5e-8", *, of: int | None = None) -> Draw
         TpunbError: A number of rows is wrong, or the TPU is too large for a picture.
     """
     from tpunb.display.describe.batch_shares import shares_of
-    from tpunb.display.draw.batch_svg import batch_html, batch_text
+    from tpunb.display.draw.pictures.batch import batch_html, batch_text
     from tpunb.tpu.types import accelerator
 
     return Drawing(shares_of(rows, accelerator(tpu), of), batch_text, batch_html)
@@ -169,7 +169,7 @@ def sharding(shape: Sequence[int], *specs: Any, mesh: Any, dtype: Any = "float32
         TpunbError: A spec does not fit the mesh or the shape.
     """
     from tpunb.display.describe.planned_placement import planned_placement, spec_text
-    from tpunb.display.draw.specs_svg import specs_html, specs_text
+    from tpunb.display.draw.pictures.specs import specs_html, specs_text
 
     if not specs:
         raise TpunbError("There is no spec.", fix='Such as P("data"), or ("data",) without JAX.')
@@ -198,7 +198,7 @@ def sends(tpu: str | int, pairs: Iterable[tuple[int, int]] | None = None) -> Dra
         TpunbError: The TPU is too large for a picture, has no ring, or lacks a core.
     """
     from tpunb.display.describe.sends import sends_on
-    from tpunb.display.draw.sends_svg import sends_html, sends_text
+    from tpunb.display.draw.pictures.sends import sends_html, sends_text
     from tpunb.tpu.types import accelerator
 
     return Drawing(sends_on(accelerator(tpu), pairs), sends_text, sends_html)
@@ -222,6 +222,6 @@ def tiles(rows: int, columns: int) -> Drawing:
         TpunbError: A side is not a number, is less than 5, or is too large for a picture.
     """
     from tpunb.display.describe.tiles import tiles_of
-    from tpunb.display.draw.tiles_svg import tiles_html, tiles_text
+    from tpunb.display.draw.pictures.tiles import tiles_html, tiles_text
 
     return Drawing(tiles_of(rows, columns), tiles_text, tiles_html)

@@ -21,10 +21,10 @@ from tpunb.display.describe.replicas import describe_replica_values
 from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.draw.connection_text import annotations_html, facts_html
 from tpunb.display.draw.doctor_html import doctor_html
-from tpunb.display.draw.programs_html import programs_html
-from tpunb.display.draw.replicas_html import replicas_html
+from tpunb.display.draw.programs.html import programs_html
+from tpunb.display.draw.replicas.html import replicas_html
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.draw.topology_svg import topology_html
+from tpunb.display.draw.topology.svg import topology_html
 from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget

@@ -16,7 +16,7 @@ from support.tiers import THOROUGH
 
 from tpunb.display.describe.placement import ArrayPlacement, TreePlacement
 from tpunb.display.describe.replicas import ReplicaValuesDescription, describe_replica_values
-from tpunb.display.draw.replicas_html import replicas_html
+from tpunb.display.draw.replicas.html import replicas_html
 from tpunb.display.widgets.replicas import ReplicasWidget
 
 Host = Callable[[Callable[[], Any]], Hosted]

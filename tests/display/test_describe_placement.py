@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec as P
 from tpunb.display.describe import jax_values
 from tpunb.display.describe.placement import placement_of
 from tpunb.display.describe.replicas import describe_replica_values
-from tpunb.display.draw.placement_html import placement_html
-from tpunb.display.draw.placement_text import placement_text
+from tpunb.display.draw.placement.html import placement_html
+from tpunb.display.draw.placement.text import placement_text
 
 devices = np.array(jax.devices())
 mesh = Mesh(devices.reshape(4, 2), ("data", "model"))

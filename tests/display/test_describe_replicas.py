@@ -23,7 +23,7 @@ from tpunb.display.describe.replicas import (
     describe_replica_values,
 )
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.replicas_text import nested_values
+from tpunb.display.draw.replicas.text import nested_values
 from tpunb.display.draw.static_forms import mimebundle
 
 

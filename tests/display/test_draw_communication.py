@@ -8,14 +8,14 @@ import re
 import pytest
 from support import programs as made
 
-from tpunb.display.draw.communication import (
+from tpunb.display.draw.programs.communication import (
     along_phrase,
     communication_html,
     summary,
     transfer_name,
 )
-from tpunb.display.draw.programs_html import programs_html
-from tpunb.display.draw.programs_text import programs_text
+from tpunb.display.draw.programs.html import programs_html
+from tpunb.display.draw.programs.text import programs_text
 from tpunb.tpu.compiled_program import Communication, CoreGroups, MeshAxis, Transfer
 
 TEXT = """\

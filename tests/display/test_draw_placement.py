@@ -11,11 +11,11 @@ from support.placements import ARRAYS, MESH, described, placed, tree
 
 from tpunb.display.describe.placement import TreePlacement, placement_of
 from tpunb.display.describe.replicas import describe_replica_values
-from tpunb.display.draw.placement_html import placement_html
-from tpunb.display.draw.placement_layout import picture_of, slice_text, tree_summary
-from tpunb.display.draw.placement_text import placement_text
-from tpunb.display.draw.replicas_html import replicas_html
-from tpunb.display.draw.replicas_text import replicas_text
+from tpunb.display.draw.placement.html import placement_html
+from tpunb.display.draw.placement.layout import picture_of, slice_text, tree_summary
+from tpunb.display.draw.placement.text import placement_text
+from tpunb.display.draw.replicas.html import replicas_html
+from tpunb.display.draw.replicas.text import replicas_text
 
 MATRIX = """\
 float32[4096, 8192] · 128 MiB · cut into 4 × 2 parts over data and model

@@ -12,9 +12,9 @@ from support.markup import Tags
 from support.patience import calls
 
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.display.draw.program_tables import Table, tables
-from tpunb.display.draw.programs_html import programs_html
-from tpunb.display.draw.programs_text import programs_text
+from tpunb.display.draw.programs.html import programs_html
+from tpunb.display.draw.programs.tables import Table, tables
+from tpunb.display.draw.programs.text import programs_text
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.tpu.compiled_program import CodeLine
 

@@ -24,8 +24,8 @@ from tpunb.display.describe.replicas import (
 )
 from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.replicas_html import replicas_html
-from tpunb.display.draw.replicas_text import replicas_text
+from tpunb.display.draw.replicas.html import replicas_html
+from tpunb.display.draw.replicas.text import replicas_text
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.tpu.types import accelerator
 

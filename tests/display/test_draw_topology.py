@@ -14,9 +14,9 @@ from support.topologies import assigned, described
 
 from tpunb.display.describe.topology_description import UNASSIGNED, TopologyDescription
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.draw.topology_colours import Colouring, by_host, by_memory, colourings
-from tpunb.display.draw.topology_svg import topology_drawing, topology_html
-from tpunb.display.draw.topology_text import links_phrase, topology_text
+from tpunb.display.draw.topology.colours import Colouring, by_host, by_memory, colourings
+from tpunb.display.draw.topology.svg import topology_drawing, topology_html
+from tpunb.display.draw.topology.text import links_phrase, topology_text
 
 pytestmark = pytest.mark.oldest
 

@@ -29,7 +29,7 @@ from support.tiers import THOROUGH, thorough
 import tpunb
 from tpunb.display.describe.replicas import describe_replica_values
 from tpunb.display.describe.topology_description import describe_accelerator
-from tpunb.display.draw.replicas_text import replicas_text
+from tpunb.display.draw.replicas.text import replicas_text
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets import CurvesWidget, ReplicasWidget, TopologyWidget, frontend
 from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays

@@ -9,7 +9,7 @@ from support import programs as made
 
 from tpunb.compiler.program import TpuPrograms
 from tpunb.display.describe.topology_description import describe_accelerator, with_program
-from tpunb.display.draw.topology_text import topology_text
+from tpunb.display.draw.topology.text import topology_text
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.tpu.types import accelerator

@@ -23,7 +23,7 @@ from tpunb.display.describe.connection import (
 )
 from tpunb.display.describe.topology_description import group_shades
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.draw.topology_svg import drawing_phrases
+from tpunb.display.draw.topology.svg import drawing_phrases
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors import AcceleratorTypeError
 from tpunb.tpu.types import accelerator, accelerator_types

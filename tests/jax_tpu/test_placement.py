@@ -92,8 +92,8 @@ jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 import jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from tpunb.display.describe.replicas import describe_replica_values
-from tpunb.display.draw.replicas_html import replicas_html
-from tpunb.display.draw.replicas_text import replicas_text
+from tpunb.display.draw.replicas.html import replicas_html
+from tpunb.display.draw.replicas.text import replicas_text
 sharding = NamedSharding(Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model")), P("data"))
 array = jax.make_array_from_process_local_data(sharding, np.ones((8, 4), np.float32))
 description = describe_replica_values(array)

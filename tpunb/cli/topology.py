@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
 
 def _topology(args: argparse.Namespace) -> None:
     from tpunb.display.describe.topology_description import describe_accelerator
-    from tpunb.display.draw.topology_text import topology_text
+    from tpunb.display.draw.topology.text import topology_text
     from tpunb.tpu.types import accelerator
 
     print(topology_text(describe_accelerator(accelerator(args.type))))

@@ -26,7 +26,7 @@ def dry_run_of(connection: Any) -> tuple[list[Calls], int, float] | None:
 
 def dry_report() -> dict[str, Any] | None:
     """Return the report of the open connection's dry run, with its text; None without one."""
-    from tpunb.display.draw.dry_run import dry_run_json, dry_run_text
+    from tpunb.display.draw.programs.dry_run import dry_run_json, dry_run_text
 
     connections: list[Any] = list(open_connections())
     for connection in connections:

@@ -294,7 +294,7 @@ class CompilationDisplay(CellDisplay):
             self._num_printed = len(programs)
 
     def _progress(self) -> str:
-        from tpunb.display.draw.programs_text import programs_text
+        from tpunb.display.draw.programs.text import programs_text
 
         text = super()._progress()
         if self._types_left[1:]:
@@ -307,7 +307,7 @@ class CompilationDisplay(CellDisplay):
 
     def _html(self, text: str) -> str:
         """Return the line, and below it the table of the types that are done."""
-        from tpunb.display.draw.programs_html import types_table
+        from tpunb.display.draw.programs.html import types_table
 
         done = types_table(self._programs) if self._programs else ""
         return f"{_html(text.splitlines()[0])}{done}"

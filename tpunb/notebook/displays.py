@@ -232,7 +232,7 @@ class Displays:
         def print_nest(value: Any, printer: Any, cycle: bool) -> None:
             if not cycle and _holds_distributed(value, depth=3):
                 from tpunb.display.describe.replicas import describe_replica_values
-                from tpunb.display.draw.replicas_text import replicas_text
+                from tpunb.display.draw.replicas.text import replicas_text
 
                 printer.text(replicas_text(describe_replica_values(value)))
             elif before is not None:

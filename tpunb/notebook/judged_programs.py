@@ -88,6 +88,6 @@ class _Later:
 
 
 def _bundle(programs: Sequence[Program]) -> dict[str, str]:
-    from tpunb.display.draw.judged_programs import programs_html, programs_text
+    from tpunb.display.draw.programs.judged import programs_html, programs_text
 
     return {"text/plain": programs_text(programs), "text/html": programs_html(programs)}

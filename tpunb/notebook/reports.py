@@ -107,7 +107,7 @@ def _dry_run(connection: Any) -> tuple[str, str]:
     """Return the report of a dry run as text and as HTML; both are empty without one."""
     if (found := dry_run_of(connection)) is None:
         return "", ""
-    from tpunb.display.draw.dry_run import dry_run_html, dry_run_text
+    from tpunb.display.draw.programs.dry_run import dry_run_html, dry_run_text
 
     return dry_run_text(*found), dry_run_html(*found)
 

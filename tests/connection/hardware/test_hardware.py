@@ -26,7 +26,7 @@ from tpunb.errors.explain import explain
 from tpunb.machine import chips, software
 from tpunb.machine.metadata_server import forget
 from tpunb.tensorflow.connection import hardware
-from tpunb.tensorflow.connection.hardware.workers import version_in
+from tpunb.tensorflow.connection.hardware.worker_versions import version_in
 
 pytestmark = pytest.mark.usefixtures("tf")
 

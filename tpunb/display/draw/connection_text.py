@@ -8,7 +8,7 @@ from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import GREEN, ORANGE, Markup, badge, block, escaped, table
 from tpunb._util.units import and_more, byte_count, counted, shape_phrase
 from tpunb.display.describe.connection import ConnectionDescription
-from tpunb.display.draw.topology_text import links_phrase
+from tpunb.display.draw.topology.text import links_phrase
 from tpunb.tpu.logical_placement import Annotations
 
 

@@ -18,10 +18,10 @@ from tpunb.display.draw.connection_text import (
 from tpunb.display.draw.curves_png import curves_png
 from tpunb.display.draw.curves_text import curves_text
 from tpunb.display.draw.model_tree import model_html, model_text
-from tpunb.display.draw.replicas_html import replicas_html
-from tpunb.display.draw.replicas_text import replicas_text
-from tpunb.display.draw.topology_svg import topology_html
-from tpunb.display.draw.topology_text import topology_text
+from tpunb.display.draw.replicas.html import replicas_html
+from tpunb.display.draw.replicas.text import replicas_text
+from tpunb.display.draw.topology.svg import topology_html
+from tpunb.display.draw.topology.text import topology_text
 from tpunb.tpu.logical_placement import Annotations
 from tpunb.training.curves_figure import DEFAULT_LOOK, CurvesLook
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tpunb._util.tables import Markup, escaped, lines
-from tpunb.display.draw.topology_colours import LegendItem
+from tpunb.display.draw.topology.colours import LegendItem
 
 Setting = str | int | float
 

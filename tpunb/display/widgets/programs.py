@@ -7,7 +7,7 @@ from typing import Any
 
 import traitlets
 
-from tpunb.display.draw.programs_html import programs_bundle, programs_html
+from tpunb.display.draw.programs.html import programs_bundle, programs_html
 from tpunb.display.widgets.live_widget import LiveWidget
 from tpunb.display.widgets.page_data import es_module
 from tpunb.tpu.compiled_program import Program

@@ -15,8 +15,8 @@ from tpunb.display.describe.replicas import (
     describe_leaves,
     leaves_of,
 )
-from tpunb.display.draw.replicas_elements import element_at
-from tpunb.display.draw.replicas_page import empty_page, replicas_page
+from tpunb.display.draw.replicas.elements import element_at
+from tpunb.display.draw.replicas.page import empty_page, replicas_page
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module

@@ -20,8 +20,8 @@ from tpunb.display.describe.topology_description import (
     describe_topology,
 )
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.draw.topology_colours import Colouring, by_memory, colourings, size_phrase
-from tpunb.display.draw.topology_svg import drawing_phrases, has_dots, topology_drawing
+from tpunb.display.draw.topology.colours import Colouring, by_memory, colourings, size_phrase
+from tpunb.display.draw.topology.svg import drawing_phrases, has_dots, topology_drawing
 from tpunb.display.draw.view_markup import button, choice, legend_of, page
 from tpunb.display.widgets.live_widget import LiveWidget
 from tpunb.display.widgets.page_data import es_module

@@ -22,9 +22,9 @@ from tpunb.cells.reading.source_texts import keep_text, shown_as
 from tpunb.cells.settings import OutputOptions
 from tpunb.errors import CellError, TpuWarning
 from tpunb.jax.cells.arguments import PARTS, WHOLE, Arguments, Form, Slot, flattened, substituted
+from tpunb.jax.cells.cache_key import ProgramKey
 from tpunb.jax.cells.context import AXIS, ReplicaContext
 from tpunb.jax.cells.outputs import Outputs, holds_traced
-from tpunb.jax.cells.program_key import ProgramKey
 from tpunb.jax.cells.shared_names import SharedNames, in_context
 from tpunb.jax.checks.call import Call
 from tpunb.jax.checks.table import findings_in_cell

@@ -20,10 +20,10 @@ from tpunb.machine.tested_releases import tensorflow_version
 from tpunb.tensorflow.connection.device_assignment import device_assignment
 from tpunb.tensorflow.connection.hardware import cloud
 from tpunb.tensorflow.connection.hardware.attempt import SIMULATE, Attempt
+from tpunb.tensorflow.connection.hardware.worker_versions import require_same_version
 from tpunb.tensorflow.connection.hardware.workers import (
     addresses_of,
     answering,
-    require_same_version,
     require_tpu_devices,
 )
 

@@ -13,7 +13,7 @@ from tpunb.display.describe.placement import (
     Placement,
     TreePlacement,
 )
-from tpunb.display.draw import placement_layout as shown
+from tpunb.display.draw.placement import layout as shown
 
 _WIDTH = 100
 _MOST_LISTED = 24

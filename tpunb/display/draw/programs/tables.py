@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import byte_count, counted, duration, grouped, percent, rate
-from tpunb.display.draw.communication import along_phrase, transfer_name
+from tpunb.display.draw.programs.communication import along_phrase, transfer_name
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import (
     Buffer,

@@ -19,8 +19,8 @@ from tpunb.display.describe.placement import (
     Placement,
     TreePlacement,
 )
-from tpunb.display.draw import placement_layout as shown
 from tpunb.display.draw.colours import HOST_COLOURS
+from tpunb.display.draw.placement import layout as shown
 
 _MOST_DEVICES = 128
 """The most devices in the table of devices."""

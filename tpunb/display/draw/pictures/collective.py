@@ -19,14 +19,14 @@ from tpunb.display.describe.collective_effect import (
     Held,
 )
 from tpunb.display.draw import svg
-from tpunb.display.draw.collective_words import (
+from tpunb.display.draw.colours import FRAME, INK
+from tpunb.display.draw.pictures.collective_words import (
     effect_says,
     effect_sentence,
     effect_title,
     is_drawn_in_full,
     number,
 )
-from tpunb.display.draw.colours import FRAME, INK
 
 _CELL_HEIGHT, _LEAST_CELL = 20, 26
 _GAP = 14

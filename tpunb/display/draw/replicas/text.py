@@ -12,7 +12,7 @@ from tpunb._util.units import and_more, counted, grouped, number_text, sampled_p
 from tpunb.display.describe.replicas import MAX_PREVIEWS, ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.placement_text import placement_text
+from tpunb.display.draw.placement.text import placement_text
 
 
 def replicas_title(description: ReplicaValuesDescription) -> str:

@@ -10,10 +10,10 @@ from tpunb._util.tables import block, escaped
 from tpunb._util.units import and_more, grouped
 from tpunb.display.describe.replica_scene import MAX_ROWS, Choices, Scene, Settings
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
-from tpunb.display.draw.placement_html import placement_html
-from tpunb.display.draw.replicas_html import rows_in_order, values_table
-from tpunb.display.draw.replicas_panels import curves_html, means_svg, panels_html
-from tpunb.display.draw.replicas_text import (
+from tpunb.display.draw.placement.html import placement_html
+from tpunb.display.draw.replicas.html import rows_in_order, values_table
+from tpunb.display.draw.replicas.panels import curves_html, means_svg, panels_html
+from tpunb.display.draw.replicas.text import (
     common_facts,
     replicas_title,
     sampled_note,

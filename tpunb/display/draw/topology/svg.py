@@ -23,8 +23,8 @@ from tpunb.display.describe.topology_description import (
 )
 from tpunb.display.draw import svg
 from tpunb.display.draw.colours import HOST_COLOURS, INK
-from tpunb.display.draw.topology_colours import Colouring, by_host, by_program
-from tpunb.display.draw.topology_text import core_label, topology_phrases
+from tpunb.display.draw.topology.colours import Colouring, by_host, by_program
+from tpunb.display.draw.topology.text import core_label, topology_phrases
 
 MAX_DRAWN_CHIPS = 256
 """Meshes of more chips are drawn as one dot a chip."""

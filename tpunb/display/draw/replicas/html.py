@@ -19,9 +19,9 @@ from tpunb.display.describe.replica_scene import Scene, first_scene, kind_of
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.placement_html import placement_html
-from tpunb.display.draw.replicas_panels import caption_of, curves_html, panels_html, part_of
-from tpunb.display.draw.replicas_text import (
+from tpunb.display.draw.placement.html import placement_html
+from tpunb.display.draw.replicas.panels import caption_of, curves_html, panels_html, part_of
+from tpunb.display.draw.replicas.text import (
     bracketed,
     nested_values,
     nonfinite_phrase,

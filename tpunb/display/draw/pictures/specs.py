@@ -9,10 +9,10 @@ from tpunb._util.plain_text import shortened
 from tpunb._util.tables import Markup, block, escaped
 from tpunb._util.units import byte_count, shape_phrase
 from tpunb.display.describe.placement import ArrayPlacement, Part
-from tpunb.display.draw import placement_layout as shown
 from tpunb.display.draw import svg
-from tpunb.display.draw.placement_html import placement_html
-from tpunb.display.draw.placement_text import placement_text
+from tpunb.display.draw.placement import layout as shown
+from tpunb.display.draw.placement.html import placement_html
+from tpunb.display.draw.placement.text import placement_text
 
 _WIDTH, _HEIGHT = 190, 150
 _LEAST = 22

@@ -30,7 +30,7 @@ from tpunb.display.draw.colours import (
     colour_table,
     rgb,
 )
-from tpunb.display.draw.replicas_text import nonfinite_phrase, number_phrases
+from tpunb.display.draw.replicas.text import nonfinite_phrase, number_phrases
 
 _MAX_PIXELS = 150_000
 """The largest number of pixels in a leaf's pictures; larger pictures lose pixels evenly."""

@@ -27,9 +27,9 @@ from tpunb._util.tables import (
     table,
 )
 from tpunb._util.units import and_more, grouped, percent
-from tpunb.display.draw import program_tables as shown
-from tpunb.display.draw.communication import communication_html
-from tpunb.display.draw.programs_text import programs_text
+from tpunb.display.draw.programs import tables as shown
+from tpunb.display.draw.programs.communication import communication_html
+from tpunb.display.draw.programs.text import programs_text
 from tpunb.tpu.compiled_program import Program, ProgramMemory
 
 HEAVIEST = 10

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import and_more, grouped, percent
-from tpunb.display.draw import program_tables as shown
-from tpunb.display.draw.communication import group_lines
+from tpunb.display.draw.programs import tables as shown
+from tpunb.display.draw.programs.communication import group_lines
 from tpunb.tpu.compiled_program import Program, ProgramMemory
 
 WIDTH = 100

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import Markup, escaped, scrolled, table
 from tpunb._util.units import byte_count, counted, duration, grouped
-from tpunb.display.draw.programs_html import figure_bar
+from tpunb.display.draw.programs.html import figure_bar
 from tpunb.tpu.compiled_program import Program
 
 _BAR = 24

@@ -11,7 +11,7 @@ import numpy as np
 from tpunb._util.units import grouped, number_text
 from tpunb.display.describe.replica_scene import Scene, Settings
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.replicas_panels import caption_of, elements_of, tiling
+from tpunb.display.draw.replicas.panels import caption_of, elements_of, tiling
 
 _MOST_TOLD = 12
 

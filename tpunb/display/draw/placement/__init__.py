@@ -1,0 +1,1 @@
+"""The parts of an array on the devices, as text and HTML."""

@@ -1,0 +1,1 @@
+"""Compiled programs as text, as HTML and as tables."""

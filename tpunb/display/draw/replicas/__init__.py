@@ -1,0 +1,1 @@
+"""The values of the replicas as text and HTML."""

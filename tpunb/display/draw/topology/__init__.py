@@ -1,0 +1,1 @@
+"""The topology of a TPU as text and SVG."""
