@@ -13,6 +13,7 @@ import posixpath
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.append(str(ROOT / "tests"))
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's log is not about the documentation
 
-from generated_pages import with_generated  # noqa: E402
+from generated_pages import PROGRAMS, PYODIDE, with_generated  # noqa: E402
 from live_displays import LIVE, scripts  # noqa: E402
 
 import tpunb  # noqa: E402
@@ -90,9 +91,13 @@ _PICTURE = re.compile(
 _DISPLAY = re.compile(r'<img class="only-dark" src="images/docs-([\w-]+)-dark\.png".*')
 _BADGE = re.compile(r"\[!\[([^\]]+)\]\(https:[^)]+\)\]")
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>\n', re.MULTILINE)
-_SCRIPTS = "".join(
-    f'\n<script defer src="../_static/{script}.js"></script>' for script in ("host", "live")
-)
+_SCRIPTS = {
+    "docs/gallery": '<script defer src="../_static/host.js"></script>\n'
+    '<script defer src="../_static/live.js"></script>',
+    "docs/browser": '<script type="module" src="../_static/browser.js"></script>'
+    if PYODIDE.is_dir()
+    else "",
+}
 _RECORDS = ROOT / "docs" / "maintainers"
 _PROJECT = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"]
 
@@ -124,7 +129,8 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
     text = _without_badges(_pictures(with_generated(source[0])))
     text = _ANCHOR.sub(r"(\1)=\n", text)
     if name == "docs/gallery":
-        text = _DISPLAY.sub(_live, text) + _SCRIPTS
+        text = _DISPLAY.sub(_live, text)
+    text += f"\n{_SCRIPTS.get(name, '')}"
     if name.endswith("README"):  # its HTML links to sources
         text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", text)
     source[0] = f"{text}\n\n{_contents()}" if name == root_doc else text
@@ -187,6 +193,7 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
         return
     site = Path(app.outdir)
     shutil.copytree(ROOT / "docs" / "images", site / "docs" / "images", dirs_exist_ok=True)
+    _add_python(site / "_static")
     live = site / "_static" / "live"
     live.mkdir(exist_ok=True)
     for name, script in scripts():
@@ -197,3 +204,19 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
         f'<title>{project}</title><a href="{first}">{project}</a>\n',
         encoding="utf-8",
     )
+
+
+def _add_python(folder: Path) -> None:
+    """Add Pyodide, tpunb and the saved programs, which `browser.js` runs, if Pyodide is there."""
+    if not PYODIDE.is_dir():
+        return
+    python = folder / "pyodide"
+    python.mkdir(exist_ok=True)
+    for pattern in ("*.mjs", "*.wasm", "*.zip", "pyodide-lock.json"):
+        for file in PYODIDE.glob(pattern):
+            shutil.copyfile(file, python / file.name)
+    with tempfile.TemporaryDirectory() as files:
+        shutil.copytree(PROGRAMS, files, dirs_exist_ok=True)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "tpunb", Path(files) / "tpunb", ignore=ignored)
+        shutil.make_archive(str(folder / "browser"), "zip", files)

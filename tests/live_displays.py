@@ -40,8 +40,9 @@ def recorded(widget: LiveWidget) -> dict[str, Any]:
     """Return a widget's state, its buffers as base64, and its views by the values of `traits`."""
     state = {name: value for name, value in widget.get_state().items() if name != "layout"}
     buffers = {name: value for name, value in state.items() if isinstance(value, bytes)}
-    recorder = _Recorder(widget)
-    traits, views = recorder.views() if "html" in state else ([], {})
+    traits, views = _Recorder(widget).views() if "html" in state else ([], {})
+    if views:
+        state["html"] = next(iter(views.values()))
     widget.close()
     return {
         "state": {name: value for name, value in state.items() if name not in buffers},

@@ -12,14 +12,18 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from generated_pages import PYODIDE
 from live_displays import LIVE
+from support.patience import PATIENCE
 
 import tpunb
 
@@ -77,6 +81,25 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
+def python_page(site: Path, chromium: Any) -> Iterator[Any]:
+    """Open the page that runs Python, once Python has started."""
+    if not PYODIDE.is_dir():
+        pytest.skip("make check gets Pyodide from npm, and found none")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium.new_page() as page:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"http://127.0.0.1:{server.server_port}/"
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.set_default_timeout(PATIENCE * 1000)
+        page.goto(f"{host}docs/browser.html")
+        page.locator("#tpunb-browser fieldset:enabled").wait_for()
+        yield page
+        assert [url for url in requests if not url.startswith(host)] == []
+        server.shutdown()
+
+
+@pytest.fixture
 def gallery(site: Path, chromium: Any) -> Iterator[Any]:
     """Open the gallery with all its displays; `faults` has the page's errors and requests elsewhere."""
     with chromium.new_page(viewport={"width": 1300, "height": 20_000}) as page:
@@ -107,7 +130,9 @@ def enabled(html: str) -> Iterator[tuple[str, str]]:
     choices = re.findall(r'<button [^>]*data-trait="(\w+)" value="([^"]*)"([^>]*)>', html)
     for trait, options in re.findall(r'<select [^>]*data-trait="(\w+)">(.*?)</select>', html):
         choices += [(trait, *option) for option in re.findall(r'value="([^"]*)"([^>]*)>', options)]
-    yield from ((trait, value) for trait, value, rest in choices if "disabled" not in rest)
+    for trait, value, rest in choices:
+        if "disabled" not in rest:
+            yield trait, value.removesuffix(".0")  # as JavaScript writes a number
 
 
 def test_every_link_has_a_target(site: Path) -> None:
@@ -218,12 +243,7 @@ def test_every_control_has_its_view(name: str, site: Path) -> None:
     script = (site / "_static" / "live" / f"{name}.js").read_text(encoding="ascii")
     data = json.loads(gzip.decompress(base64.b64decode(script.split('"')[3])))
     traits, views = data["traits"], data["views"]
-    first = ",".join(
-        f"{data['state'][trait]:g}"
-        if isinstance(data["state"][trait], float)
-        else str(data["state"][trait])
-        for trait in traits
-    )
+    first = ",".join(str(data["state"][trait]).removesuffix(".0") for trait in traits)
     assert views[first] == data["state"]["html"]
     found = 0
     for key, html in views.items():
@@ -242,6 +262,34 @@ def test_each_display_has_its_code_and_a_notebook() -> None:
         assert re.search(r"^```(python|text)\n(tpunb|%%?tpu|x = )", part, re.MULTILINE)
         (notebook,) = re.findall(r"\(https://colab.*/blob/main/([^)]+)\)", part)
         assert (ROOT / notebook).is_file()
+
+
+def test_python_runs_in_the_browser(python_page: Any) -> None:
+    output = python_page.locator("output")
+    assert tpunb.__version__ in python_page.locator("#tpunb-browser [role=status]").inner_text()
+    python_page.get_by_label("Llama 3 8B on v5e-8").check()
+    python_page.get_by_role("button", name="Show").click()
+    assert "Does not fit: 17.83 GiB a core" in output.inner_text()
+    python_page.get_by_label("Llama 3 8B on v6e-8").check()
+    python_page.get_by_role("button", name="Show").click()
+    assert re.search(r"v5e-8.*no\b", table := output.locator("table").first.inner_text())
+    assert re.search(r"v6e-8.*yes\b", table)
+    boxes = python_page.locator("fieldset [type=checkbox]")
+    for box in boxes.all():
+        box.check()
+    python_page.get_by_role("button", name="Show").click()
+    assert output.locator("table").first.locator("tbody tr").count() == boxes.count() >= 5
+    own = ROOT / "tests" / "browser" / "attention.tpuprogram"
+    python_page.get_by_label("Your own").set_input_files(own)
+    output.get_by_text("378.9 MiB more").first.wait_for()
+    error = 'jit("step")\nRESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.\n"17G"'
+    python_page.get_by_label("Error").fill(error)
+    python_page.get_by_role("button", name="Explain").click()
+    assert "Known error 30" in output.inner_text()
+    for code, shown in (('tpunb.draw.chip("v5e-8")', "A chip of v5e-8"), ("1 / 0", "ZeroDivision")):
+        python_page.get_by_label("Python", exact=True).fill(code)
+        python_page.get_by_role("button", name="Run").click()
+        assert shown in output.inner_text()
 
 
 def test_other_sites_can_link_to_every_public_name(site: Path) -> None:
