@@ -13,7 +13,7 @@ __all__ = ["batch", "chip", "collective", "sends", "sharding", "tiles"]
 
 def collective(
     operation: str,
-    values: Any = None,
+    values: Any,
     *,
     reduction: str | None = None,
     axis: int | None = None,
@@ -35,8 +35,7 @@ def collective(
         operation: `"all_reduce"`, `"all_gather"`, `"reduce_scatter"`, `"all_to_all"`,
             `"ppermute"` or `"broadcast"`; or JAX's name, such as `"psum"`.
         values: The value of each core: a list, a per-replica value of a `%%tpu_run` cell, or an
-            array of JAX that is cut over devices. By default the values of the last `%%tpu_run`
-            cell, which has to call the collective on a name or a number.
+            array of JAX that is cut over devices.
         reduction: `"sum"` (the default), `"mean"`, `"max"` or `"min"`, for `all_reduce` and
             `reduce_scatter`.
         axis: The axis along which `all_gather` concatenates, and `reduce_scatter` and
@@ -49,37 +48,26 @@ def collective(
         The drawing. Its `description` has the values `before` and `after`.
 
     Raises:
-        TpunbError: An argument does not fit the others, or the last cell does not have the values.
+        TpunbError: An argument does not fit the others.
     """
-    from tpunb.cells.last_collective import last_collective
     from tpunb.display.describe.collective_effect import effect_of
     from tpunb.display.draw.pictures.collective import effect_html
     from tpunb.display.draw.pictures.collective_words import effect_text
 
-    options: dict[str, Any] = {
-        "reduction": reduction,
-        "axis": axis,
-        "concat_axis": concat_axis,
-        "pairs": pairs,
-        "source": source,
-    }
-    if values is not None:
-        effect = effect_of(operation, _parts(values), **options)
-    elif given := [name for name, value in options.items() if value is not None]:
-        raise TpunbError(
-            f"Without values, the last cell says what `{given[0]}` is.",
-            fix=f"Leave `{given[0]}` out, or give the values.",
-        )
-    else:
-        called = last_collective(operation)
-        parts = _parts(called.value, called.replicas)
-        effect = effect_of(operation, parts, **called.options, call=called.code)
-        called.compare([held.values for held in effect.after], _parts)
+    effect = effect_of(
+        operation,
+        _parts(values),
+        reduction=reduction,
+        axis=axis,
+        concat_axis=concat_axis,
+        pairs=pairs,
+        source=source,
+    )
     return Drawing(effect, effect_text, effect_html)
 
 
-def _parts(value: Any, copies: int = 0) -> list[Any]:
-    """Return the value of each core; `copies` if a value that is the same on all may be given."""
+def _parts(value: Any) -> list[Any]:
+    """Return the value of each core."""
     from tpunb.display.describe import jax_values, tensorflow_values
 
     parts = jax_values.parts_in_mesh_order(value)
@@ -87,8 +75,6 @@ def _parts(value: Any, copies: int = 0) -> list[Any]:
         parts = tensorflow_values.distributed_components(value)
     if parts is not None and len(parts) > 1:
         return list(map(tensorflow_values.read, parts))
-    if copies:
-        return [tensorflow_values.read(value)] * copies
     try:
         return list(value)
     except TypeError:

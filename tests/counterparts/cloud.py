@@ -1,129 +1,93 @@
-"""The Cloud TPU API over HTTP on the loopback: nodes in all states, and misbehaviour.
-
-with CloudAPI({"my-tpu": node(state="CREATING")}) as api:
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", api.root)
-"""
+"""A gcloud that knows some TPUs, first in PATH: `Gcloud(folder, {"my-tpu": node()}).use(monkeypatch)`."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
-from counterparts.web import Handler, HTTPCounterpart
+import pytest
 
-__all__ = ["PARENT", "CloudAPI", "node"]
+__all__ = ["PARENT", "Gcloud", "node"]
 
 PARENT = "projects/my-project/locations/us-central1-b/nodes"
 
-Mode = Literal["answers", "hangs", "trickles", "no json", "redirects"]
+_SCRIPT = """#!{python} -S
+import json, pathlib, sys, time
+here = pathlib.Path({folder!r})
+with (here / "calls").open("a") as calls:
+    calls.write(json.dumps(sys.argv[1:]) + "\\n")
+settings = json.loads((here / "settings.json").read_text())
+time.sleep(settings["seconds"])
+name = sys.argv[5]
+if settings["error"] or name not in settings["nodes"]:
+    said = settings["error"] or f"NOT_FOUND: Resource '{{name}}' was not found."
+    sys.exit(f"WARNING: a notice\\nERROR: (gcloud.compute.tpus.tpu-vm.describe) {{said}}")
+print(settings["text"] or json.dumps(settings["nodes"][name]))
+"""
 
 
 def node(
     name: str = "my-tpu",
     *,
-    state: str = "READY",
+    state: str | None = "READY",
     workers: tuple[str, ...] = ("10.0.0.2:8470",),
-    api: str = "v2",
     version: str = "",
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a TPU as the API describes it, in version v2 or v1."""
+    """Return a TPU as gcloud describes it."""
     endpoints: list[dict[str, Any]] = []
     for worker in workers:
         host, _, port = worker.partition(":")
         endpoints.append({"ipAddress": host, **({"port": int(port)} if port else {})})
-    kind = {"runtimeVersion": version} if api == "v2" else {"tensorflowVersion": version}
     return {
         "name": f"{PARENT}/{name}",
         "state": state,
         "acceleratorType": "v3-8",
         "networkEndpoints": endpoints,
-        **kind,
+        "runtimeVersion": version,
         **more,
     }
 
 
-class _Handler(Handler):
-    def do_GET(self) -> None:
-        owner = self.server.owner
-        owner.requests.append(self.path)
-        if "Authorization" in self.headers:
-            owner.tokens.append(self.headers["Authorization"])
-        if owner.mode == "hangs":
-            owner.stopped.wait()
-        elif owner.mode == "trickles":
-            self.trickle()
-        elif owner.mode == "no json":
-            self.send(200, "<html>Please log in</html>")
-        elif owner.mode == "redirects":
-            self.send(302, "", {"Location": "http://127.0.0.1:9/"})
-        elif owner.error is not None:
-            self._fail(*owner.error)
-        else:
-            self._answer()
-
-    def _answer(self) -> None:
-        owner = self.server.owner
-        path = self.path.lstrip("/")
-        if path.startswith("discovery/"):
-            if owner.document is None:
-                self._fail(404, "NOT_FOUND", "no such document")
-            else:
-                self.send(200, json.dumps(owner.document))
-            return
-        version, _, rest = path.partition("/")
-        if version not in owner.apis:
-            self._fail(404, "NOT_FOUND", "not found in this version")
-        elif rest == PARENT:
-            self.send(200, json.dumps({"nodes": list(owner.nodes.values())}))
-        elif rest.startswith(f"{PARENT}/") and (name := rest.rpartition("/")[2]) in owner.nodes:
-            self.send(200, json.dumps(owner.nodes[name]))
-        else:
-            self._fail(404, "NOT_FOUND", f"Resource '{rest}' was not found")
-
-    def _fail(self, status: int, code: str, message: str) -> None:
-        error: dict[str, Any] = {"code": status, "status": code, "message": message}
-        if code == "SERVICE_DISABLED":
-            error |= {"status": "PERMISSION_DENIED", "details": [{"reason": code}]}
-        self.send(status, json.dumps({"error": error}))
-
-
-class CloudAPI(HTTPCounterpart):
-    """The API, in its own threads while its `with` block runs.
+class Gcloud:
+    """The command, in a folder of its own.
 
     Args:
+        folder: Where to write it.
         nodes: The TPUs by name.
-        apis: The versions that know them.
-        mode: How it behaves.
-        error: The HTTP status, code and message with which it answers every request.
-        document: The discovery document; it has none by default.
-
-    Attributes:
-        root: Its address.
-        requests: The paths of the requests.
-        tokens: The `Authorization` headers of the requests.
+        error: What it says of every TPU, instead of describing it.
+        text: What it prints instead of a description.
+        seconds: The time that it takes.
     """
-
-    handler = _Handler
 
     def __init__(
         self,
+        folder: Path,
         nodes: Mapping[str, dict[str, Any]] | None = None,
         *,
-        apis: tuple[str, ...] = ("v2",),
-        mode: Mode = "answers",
-        error: tuple[int, str, str] | None = None,
-        document: Mapping[str, Any] | None = None,
+        error: str = "",
+        text: str = "",
+        seconds: float = 0,
     ) -> None:
-        super().__init__()
-        self.nodes = dict(nodes or {})
-        self.apis = apis
-        self.mode: Mode = mode
-        self.error = error
-        self.document = document
-        self.tokens: list[str] = []
+        self.folder = folder / "gcloud-of-the-test"
+        self.folder.mkdir(exist_ok=True)
+        settings = {"nodes": dict(nodes or {}), "error": error, "text": text, "seconds": seconds}
+        (self.folder / "settings.json").write_text(json.dumps(settings))
+        command = self.folder / "gcloud"
+        command.write_text(_SCRIPT.format(python=sys.executable, folder=str(self.folder)))
+        command.chmod(0o755)
+
+    def use(self, monkeypatch: pytest.MonkeyPatch) -> Gcloud:
+        """Put it first in PATH."""
+        monkeypatch.setenv("PATH", f"{self.folder}{os.pathsep}{os.environ['PATH']}")
+        return self
 
     @property
-    def root(self) -> str:
-        return f"http://{self.host}"
+    def calls(self) -> list[list[str]]:
+        """The arguments of each call."""
+        path = self.folder / "calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

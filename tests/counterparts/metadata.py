@@ -9,7 +9,6 @@ an unknown path. Each of its answers has that header.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Literal
 
@@ -20,7 +19,7 @@ from counterparts.web import Handler, HTTPCounterpart
 from tpunb.machine import detect
 from tpunb.machine.metadata_server import metadata
 
-__all__ = ["TOKEN", "MetadataServer", "tpu_vm"]
+__all__ = ["MetadataServer", "tpu_vm"]
 
 Mode = Literal["answers", "broken", "hangs", "portal", "redirects", "slow", "trickles"]
 """How the server behaves.
@@ -29,7 +28,6 @@ It answers like the real server, answers with 500, accepts and says nothing, ans
 of a captive portal, redirects, answers after `delay`, or sends a byte every tenth of a second.
 """
 
-TOKEN = "ya29.c.b0AaekmTestTokenThatMustNeverBeShown1234567890"
 _PREFIX = "/computeMetadata/v1/"
 _GOOGLE = {"Metadata-Flavor": "Google"}
 
@@ -119,12 +117,7 @@ class MetadataServer(HTTPCounterpart):
         delay: float = PATIENCE,
     ) -> None:
         super().__init__()
-        self.values = {
-            "instance/service-accounts/default/token": json.dumps(
-                {"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}
-            ),
-            **(values or {}),
-        }
+        self.values = dict(values or {})
         self.mode: Mode = mode
         self.delay = delay
         self._patch = pytest.MonkeyPatch()

@@ -41,14 +41,15 @@ def test_a_cell_of_jax_is_drawn(shell: Notebook) -> None:
     shell.good("%tpu_connect --simulate v5e-8 --framework jax --judge off")
     shell.good(CELL)
     rows = np.arange(8) + 10 * np.arange(8)[:, None]
-    for operation, name in (
-        ("all_to_all", "exchanged"),
-        ("all_reduce", "largest"),
-        ("psum", "total"),
-        ("ppermute", "moved"),
-        ("all_gather", "parts"),
+    row = shell.names["row"]
+    for operation, name, options in (
+        ("all_to_all", "exchanged", {}),
+        ("pmax", "largest", {}),
+        ("psum", "total", {}),
+        ("ppermute", "moved", {"pairs": [(0, 1)]}),
+        ("all_gather", "parts", {}),
     ):
-        effect = tpunb.draw.collective(operation).description
+        effect = tpunb.draw.collective(operation, row, **options).description
         assert np.array_equal([held.values for held in effect.before], rows)
         own = [np.asarray(part) for part in shell.names[name].values]
         assert np.array_equal([held.values for held in effect.after], own)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from counterparts.metadata import TOKEN, MetadataServer, Mode
+from counterparts.metadata import MetadataServer, Mode
 from counterparts.ports import dropping, mute, refusing
 from support.patience import PATIENCE, wait_until
 
 from tpunb.errors import ConnectError
 from tpunb.machine import metadata_server as module
-from tpunb.machine.metadata_server import MetadataError, access_token, metadata
+from tpunb.machine.metadata_server import MetadataError, metadata
 
 PATH = "instance/attributes/accelerator-type"
 SHORT = 0.4
@@ -208,23 +208,3 @@ def test_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None
     with MetadataServer({PATH: "v3-8"}) as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.host)
         assert metadata(PATH) == "v3-8"
-        assert access_token() == TOKEN
-
-
-@pytest.mark.parametrize(
-    "answer",
-    ["", "{", "[]", '"text"', '{"access_token": 5}', '{"access_token": ""}', '{"s3cr3tword": 1}'],
-)
-def test_no_token(answer: str) -> None:
-    with MetadataServer({"instance/service-accounts/default/token": answer}) as server:
-        with pytest.raises(MetadataError, match="no token") as raised:
-            access_token(timeout=PATIENCE, environment=at(server))
-        assert "s3cr3tword" not in str(raised.value)
-        assert raised.value.__cause__ is None
-
-
-def test_no_service_account() -> None:
-    with MetadataServer() as server:
-        del server.values["instance/service-accounts/default/token"]
-        with pytest.raises(MetadataError, match="no service account"):
-            access_token(timeout=PATIENCE, environment=at(server))

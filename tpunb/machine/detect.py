@@ -405,7 +405,9 @@ def _named(environment: Mapping[str, str]) -> tuple[str | None, Slice, list[str]
         part = _configured(value)
         if part.name is None:
             return None, part, ["TPU_CONFIG has no tpu_node_name"]
-        return part.name, part, [f"TPU_CONFIG names {mask(part.name)!r}"]
+        full = f"projects/{part.project}/locations/{part.zone}/nodes/{part.name}"
+        tpu = full if part.project and part.zone else part.name
+        return tpu, part, [f"TPU_CONFIG names {mask(part.name)!r}"]
     tried = [f"{variable} is set to {mask(value, secrets_in(environment))!r}"]
     if variable in _ADDRESSES or "://" in value or "@" in value:
         # Normalise to `grpc://` with a port, without user names, which gRPC does not support.

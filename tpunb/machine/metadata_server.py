@@ -7,7 +7,6 @@ is not blocked by a name server that does not answer or by a server that trickle
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
@@ -28,7 +27,6 @@ _TIMEOUT = 1.0  # seconds; on Google Cloud it answers in milliseconds
 _MOST_BYTES = 1 << 20
 _SAME = 0.1  # timeouts that differ by fewer seconds count as equal
 _MEMORY = 10.0  # seconds until a silent server is tried again
-_TOKEN_PATH = "instance/service-accounts/default/token"
 
 
 class MetadataError(ConnectError):
@@ -102,7 +100,6 @@ def metadata(
         raise MetadataError(silence.reason)
     try:
         value = _asked(host, path, timeout)
-        # Do not log the value, which may be a token.
         _log.debug("metadata server, %s: %s", path, "none" if value is None else "answered")
         return value
     except MetadataError as error:
@@ -110,27 +107,6 @@ def metadata(
         if not error.passing:
             _silent[host] = _Silence(time.monotonic() + _MEMORY, timeout, error.reason)
         raise
-
-
-def access_token(*, timeout: float = _TIMEOUT, environment: Mapping[str, str] | None = None) -> str:
-    """Return a token of the machine's default service account. It is secret: never show it.
-
-    Raises:
-        MetadataError: The machine has no service account, or the server does not answer.
-    """
-    text = metadata(_TOKEN_PATH, timeout=timeout, environment=environment)
-    if text is None:
-        raise MetadataError("this machine has no service account", passing=True)
-    try:
-        token = json.loads(text)["access_token"]
-    except (ValueError, TypeError, KeyError):
-        token = None
-    if not (isinstance(token, str) and token):
-        # `from None`, because the answer may contain the secret.
-        raise MetadataError(
-            "its answer has no token for the service account", passing=True
-        ) from None
-    return token
 
 
 def forget() -> None:

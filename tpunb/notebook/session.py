@@ -196,10 +196,7 @@ class Session:
 
     def disconnect(self) -> None:
         """Close the connection and remove the names that connecting made."""
-        from tpunb.cells.last_collective import forget_cell
-
         connection, self._connection, self._paused = self._connection, None, None
-        forget_cell()
         self._names.remove()
         if connection is not None:
             connection.close()
@@ -210,26 +207,9 @@ class Session:
         cells = self.connection.cells
         with self._short_errors(source), CellDisplay(lambda: cells.calls.phase):
             run: StepRun = cells.steps(source, self.namespace, settings)
-            before = self._values_read(run)
             run.once()
         self.namespace.update(run.assigned)
-        self._remember(run, before)
         return run
-
-    @staticmethod
-    def _remember(run: StepRun, before: dict[str, Any]) -> None:
-        """Keep the values that a cell's collectives read and returned, for pictures of them."""
-        from tpunb.cells.last_collective import remember_cell
-
-        remember_cell(run.cell, before, run.assigned, run.replicas)
-
-    def _values_read(self, run: StepRun) -> dict[str, Any]:
-        """Return the values that the collectives of a cell read, and forget the cell before it."""
-        from tpunb.cells.last_collective import forget_cell, values_read
-
-        forget_cell()
-        hidden = () if run.settings.data is None else run.settings.names
-        return values_read(run.cell, self.namespace, hidden)
 
     def run_steps(
         self,
@@ -283,7 +263,6 @@ class Session:
         """Run a run's steps, show their progress, and bind the cell's names."""
         plotted = run.history if run.settings.plot else None
         resumed = run.done > 0
-        before = self._values_read(run)
         try:
             link, awaited = self.connection.link, run.settings.plot
             with RunDisplay(plotted, run.total, run.done, link, awaited) as shown:
@@ -295,8 +274,6 @@ class Session:
                 self._runs += not resumed
                 self._names.bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
-            if run.done > 0:
-                self._remember(run, before)
             self.connection.cells.timings = run.timings
 
     def check(

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counterparts.cloud import CloudAPI, node
+from counterparts.cloud import PARENT, Gcloud, node
 from counterparts.machines import accel, pci
-from counterparts.metadata import MetadataServer
 from counterparts.ports import Proxy, dropping, mute, refusing, web
 from counterparts.workers import Served, tensorflow_server, tpu_worker
 from support.patience import PATIENCE, at_last
@@ -177,65 +176,52 @@ def test_a_late_worker_is_waited_for(server: Served) -> None:
         refused(f"grpc://{never}", 6, timeout=0.5)
 
 
-def by_name(api: CloudAPI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", api.root)
-    monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central1-b")
-    monkeypatch.setenv("CLOUDSDK_CORE_PROJECT", "my-project")
+@pytest.fixture
+def knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Gcloud]:
+    """Put a gcloud that knows a TPU first in PATH."""
+    return lambda **of: Gcloud(tmp_path, {"my-tpu": node(**of)}).use(monkeypatch)
+
+
+NAME = f"{PARENT}/my-tpu"
 
 
 @pytest.mark.parametrize("state", ["CREATING", "PREEMPTED", "STOPPED", "REPAIRING"])
-def test_names_of_tpus_that_are_not_ready(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with CloudAPI({"my-tpu": node(state=state)}) as api:
-        by_name(api, monkeypatch)
-        error = refused("my-tpu", 8)
+def test_names_of_tpus_that_are_not_ready(state: str, knows: Callable[..., Gcloud]) -> None:
+    knows(state=state)
+    error = refused(NAME, 8)
     assert state in str(error)
     assert "--zone=us-central1-b --project=my-project" in error.fix
-    assert any("127.0.0.1" in line and "200" in line for line in error.tried)
+    assert any("gcloud describes" in line for line in error.tried)
 
 
-def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with CloudAPI({"my-tpu-1": node("my-tpu-1")}) as api:
-        by_name(api, monkeypatch)
-        assert "my-tpu-1" in refused("my-tpu", 7).fix
-
-
-def test_a_name_whose_worker_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    with refusing() as dead, CloudAPI({"my-tpu": node(workers=(dead,))}) as api:
-        by_name(api, monkeypatch)
-        error = refused("my-tpu", 6)
+def test_a_name_whose_worker_is_dead(knows: Callable[..., Gcloud]) -> None:
+    with refusing() as dead:
+        knows(workers=(dead,))
+        error = refused(NAME, 6)
     assert "tpu-vm ssh" in error.fix
     assert "TPU my-tpu is READY (v3-8)" in error.tried
 
 
-def test_a_slow_api(monkeypatch: pytest.MonkeyPatch) -> None:
-    with CloudAPI(mode="trickles") as api:
-        by_name(api, monkeypatch)
-        assert "no answer in time" in str(refused("my-tpu", 7, timeout=SHORT))
-
-
-def test_progress_messages(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_messages(server: Served, knows: Callable[..., Gcloud]) -> None:
     messages: list[str] = []
-    with CloudAPI({"my-tpu": node(workers=(server.address,))}) as api:
-        by_name(api, monkeypatch)
-        with pytest.raises(ConnectError):
-            hardware.connect(resolve(Request("my-tpu")), messages.append)
+    knows(workers=(server.address,))
+    with pytest.raises(ConnectError):
+        hardware.connect(resolve(Request(NAME)), messages.append)
     assert messages == [
-        "looking up the TPU my-tpu",
+        f"looking up the TPU {NAME}",
         "TPU my-tpu is READY (v3-8)",
         f"checking the worker {server.address}",
         f"{server.address} answers with 2 devices",
     ]
 
 
-def test_different_versions(tpu: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    for api_version, version in (("v2", "tpu-vm-tf-2.11.0-pod"), ("v1", "2.11")):
-        described = node(workers=(tpu.address,), version=version, api=api_version)
-        with CloudAPI({"my-tpu": described}, apis=(api_version,)) as api:
-            by_name(api, monkeypatch)
-            error = refused("my-tpu", 10)
-        assert version in str(error)
-        assert 'pip install "tensorflow==2.11.*"' in error.fix
-        assert "tpu-vm-tf-2." in error.fix
+def test_different_versions(tpu: Served, knows: Callable[..., Gcloud]) -> None:
+    version = "tpu-vm-tf-2.11.0-pod"
+    knows(workers=(tpu.address,), version=version)
+    error = refused(NAME, 10)
+    assert version in str(error)
+    assert 'pip install "tensorflow==2.11.*"' in error.fix
+    assert "tpu-vm-tf-2." in error.fix
 
 
 def test_a_worker_reports_its_version(tpu: Served) -> None:
@@ -365,12 +351,3 @@ def test_a_required_tpu_is_never_replaced(
         more = {name: filled(value) for name, value in wishes.items()}
         with pytest.raises(ConnectError):
             tpunb.connect(**more, timeout=PATIENCE, require_tpu=not by_variable)
-
-
-def test_zone_and_project_come_from_the_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"instance/zone": "projects/1/zones/us-central1-b", "project/project-id": "my-project"}
-    with MetadataServer(values) as metadata, CloudAPI({"my-tpu": node(state="STOPPED")}) as api:
-        monkeypatch.setenv("GCE_METADATA_HOST", metadata.host)
-        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", api.root)
-        error = refused("my-tpu", 8)
-    assert "zone us-central1-b, from the metadata server" in error.tried

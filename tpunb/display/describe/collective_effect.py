@@ -79,7 +79,6 @@ class CollectiveEffect:
         before: The value of each core before.
         after: The value of each core afterwards.
         sends: Each core that sends, with the core that receives from it.
-        call: The code of the call, if it is known.
     """
 
     operation: str
@@ -87,7 +86,6 @@ class CollectiveEffect:
     before: tuple[Held, ...]
     after: tuple[Held, ...]
     sends: tuple[tuple[int, int], ...]
-    call: str = ""
 
 
 def effect_of(
@@ -99,7 +97,6 @@ def effect_of(
     concat_axis: int | None = None,
     pairs: Iterable[tuple[int, int]] | None = None,
     source: int | None = None,
-    call: str = "",
 ) -> CollectiveEffect:
     """Compute a collective.
 
@@ -113,7 +110,6 @@ def effect_of(
             default, 0.
         pairs: For `ppermute`, each core that sends, with the core that receives.
         source: For `broadcast`, the core whose value all cores get; by default core 0.
-        call: The code of the call, for the picture's title.
 
     Raises:
         TpunbError: An argument is wrong, or does not fit the values.
@@ -132,12 +128,7 @@ def effect_of(
     after, origins = compute.results(axis or 0, concat_axis or 0, pairs, source or 0)
     before = [Held(array, np.full(array.shape, core)) for core, array in enumerate(arrays)]
     return CollectiveEffect(
-        name,
-        compute.reduction,
-        tuple(before),
-        tuple(map(Held, after, origins)),
-        compute.sends,
-        call,
+        name, compute.reduction, tuple(before), tuple(map(Held, after, origins)), compute.sends
     )
 
 

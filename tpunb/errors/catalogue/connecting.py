@@ -101,10 +101,8 @@ CONNECTING = (
         "The TPU's name cannot be looked up",
         (
             r"Could not lookup TPU metadata from name",
-            r"There is no TPU '[^\n]{1,200}' in the zone",
-            r"The (?:zone|project) of the TPU is not known",
-            r"The Cloud TPU API (?:cannot be reached|is not enabled|requires credentials)",
-            r"You may not look up the TPU",
+            r"gcloud (?:does|did) not describe the TPU",
+            r"The TPU \S{1,130} cannot be looked up, because gcloud",
             r"Missing runtime dependency on the Google API client",
             Clue(
                 r"\bURLError: <urlopen error [^\n]{0,60}(?:Name or service not known"
@@ -112,8 +110,8 @@ CONNECTING = (
                 where=r"tpu_cluster_resolver\.py|_request_compute_metadata",
             ),
         ),
-        "Google Cloud's metadata, which only its own machines can read, is where a TPU's name is "
-        "looked up. Either this is another machine, or this zone and project have no TPU of that "
+        "Only Google Cloud knows a TPU's name: its metadata, which only its own machines can read, "
+        "and gcloud. Either this is another machine, or this zone and project have no TPU of that "
         "name.",
         "Pass `local`, an address (`%tpu_connect grpc://HOST:8470`), or the full name "
         "(`%tpu_connect projects/PROJECT/locations/ZONE/nodes/NAME`).",

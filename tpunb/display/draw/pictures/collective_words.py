@@ -33,10 +33,9 @@ _MOST_IN_TEXT = 16
 
 
 def effect_title(effect: CollectiveEffect) -> str:
-    """Return the title: `"All-reduce (sum) over 8 cores"`, or the call in code."""
+    """Return the title: `"All-reduce (sum) over 8 cores"`."""
     kind = _NAMES[effect.operation] + (f" ({effect.reduction})" if effect.reduction else "")
-    over = f"{kind} over {len(effect.before)} cores"
-    return f"{over}: {effect.call}" if effect.call else over
+    return f"{kind} over {len(effect.before)} cores"
 
 
 def effect_sentence(effect: CollectiveEffect) -> str:

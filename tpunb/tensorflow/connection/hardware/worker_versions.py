@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+from typing import Any
 
-from tpunb._util.deadline import Deadline
+from tpunb._util.deadline import Deadline, Running
 from tpunb.tensorflow.connection.hardware.attempt import Attempt
-from tpunb.tensorflow.connection.hardware.cloud import Node, ask
+from tpunb.tensorflow.connection.hardware.cloud import Node
 
 _PORT = 8475  # the port on which TensorFlow's own client asks a worker for its version
 _PATIENCE = 1.0
+_MOST_BYTES = 1 << 20
 _VERSION = re.compile(r"(?:^|(?:^|-)tf-|^tensorflow-)v?(\d{1,2})\.(\d{1,3})(?!\d)")
 
 
@@ -35,7 +39,7 @@ def require_same_version(here: str, address: str, attempt: Attempt, node: Node |
         here: The version of this TensorFlow.
         address: The address of the TPU's first worker.
         attempt: The attempt, which records the steps.
-        node: The TPU's description from the Cloud TPU API, if it was requested.
+        node: The TPU's description from gcloud, if the TPU was given by name.
 
     Raises:
         ConnectError: The versions differ.
@@ -58,10 +62,21 @@ def _reported(address: str, attempt: Attempt) -> str:
     """Return the version that a worker reports, or an empty string. Most report none."""
     host = address.rpartition(":")[0]
     url = f"http://{host}:{_PORT}/requestversion"
-    answer = ask(url, lambda _: None, Deadline(min(_PATIENCE, attempt.deadline.left)))
-    version = (answer.json or {}).get("currentVersion")
+    version = None
+    with contextlib.suppress(Exception):  # urllib, http, JSON and sockets each have their own
+        limit = Deadline(min(_PATIENCE, attempt.deadline.left))
+        version = Running(lambda: _json_at(url, limit)).result(limit.end)["currentVersion"]
     if not (isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,80}", version)):
-        attempt.note(f"{host}:{_PORT} reports no version ({answer})")
+        attempt.note(f"{host}:{_PORT} reports no version")
         return ""
     attempt.note(f"{host} runs TensorFlow {version}")
     return version
+
+
+def _json_at(url: str, limit: Deadline) -> Any:
+    """Return the JSON that a server on the TPU's network answers with, without a proxy."""
+    import urllib.request
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=limit.left) as answer:
+        return json.loads(answer.read(_MOST_BYTES))
