@@ -79,6 +79,16 @@ def add_to(commands: Any) -> None:
     run.add_argument(
         "arguments", metavar="ARGUMENT", nargs="*", help="what follows a script: its arguments"
     )
+    _add_dry_run(run)
+    _add_execution(run)
+    add_keras(run)
+    add_framework(run)
+    run.add_argument("-q", "--quiet", action="store_true", help="print only failures")
+    _add_parameters(run)
+    _add_kernel(run)
+
+
+def _add_dry_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--dry",
         action="store_true",
@@ -88,6 +98,9 @@ def add_to(commands: Any) -> None:
     run.add_argument(
         "--json", metavar="OUT", type=Path, help="write the report of a dry run to a file"
     )
+
+
+def _add_execution(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "-o",
         "--output",
@@ -110,14 +123,9 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="execute all cells, even after a failure, and count the failures",
     )
-    add_keras(run)
-    add_framework(run)
-    run.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="print only failures",
-    )
+
+
+def _add_parameters(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "-p",
         "--parameter",
@@ -146,6 +154,9 @@ def add_to(commands: Any) -> None:
         help="grade this notebook by the checks of the first notebook, its solution, which run in "
         "another kernel than the student's cells. OUT is this notebook with the checks' outputs",
     )
+
+
+def _add_kernel(run: argparse.ArgumentParser) -> None:
     kernel = run.add_mutually_exclusive_group()
     kernel.add_argument(
         "--tpu",
