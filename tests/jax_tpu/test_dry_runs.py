@@ -142,6 +142,11 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "a program compiled ahead": lambda x: jax.jit(jnp.negative).lower(x).compile()(x),
     "its second call": lambda x: (f := jax.jit(jnp.negative).lower(x).compile(), f(x), f(x))[2],
     "a pmap": lambda x: jax.pmap(lambda x: x * 2)(x.reshape(8, -1)),
+    "its later calls": lambda x: (
+        f := jax.pmap(lambda x: x * 2),
+        f(f(jnp.ones((8, 9)))),
+        f(f(x.reshape(8, -1))),
+    )[2],
     "random keys": lambda x: jax.random.split(jax.random.key(0), 2**22),
     "key of them": lambda x: jax.random.split(jax.random.key(0), 2**22)[3],
     "bfloat16": lambda x: x.astype(jnp.bfloat16),

@@ -34,6 +34,9 @@ _TOGETHER = 2**29
 _LOOKED_AT = 2**28
 """The bytes from which a call is compared with this machine's free memory."""
 
+_PMAP = "parallel computation"
+"""JAX's name for each program of `jax.pmap`, until it became a `jax.jit` (0.8)."""
+
 _REPLACE = operator.attrgetter("_refs._buf._replace_with")
 """The method that gives a reference of JAX (`jax.new_ref`) another array."""
 
@@ -178,6 +181,8 @@ class Execution:
             return original(executed, *args)
         program = self._program_of(executed)
         uncomputed, computed = self.uncomputed, True
+        if executed.name == _PMAP and (uncomputed is not None or program.needs >= _LOOKED_AT):
+            executed.has_host_callbacks = True  # so that JAX looks at the next call too
         if uncomputed is not None:
             computed = not any(map(uncomputed.has, args)) and self._is_computed(
                 program.results, program.needs
