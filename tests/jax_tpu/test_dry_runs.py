@@ -33,7 +33,7 @@ from tpunb.cli import main
 from tpunb.compiler.ask import libtpu
 from tpunb.errors import TpuWarning
 from tpunb.jax.compiler.judge import Judge, Judgement
-from tpunb.jax.virtual import execution
+from tpunb.jax.virtual import host_memory
 from tpunb.jax.virtual.uncomputed import uncomputed_arrays
 from tpunb.machine import resources
 
@@ -516,7 +516,7 @@ def test_calls_that_are_looked_at_compute(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Donated results of earlier calls do not count, and none of them is asked."""
-    monkeypatch.setattr(execution, "_LOOKED_AT", 1)
+    monkeypatch.setattr(host_memory, "LOOKED_AT", 1)
     connect()
     step = jax.jit(lambda x, y: (x + y, y.sum(), jax.random.key(3)), donate_argnums=0)
     x, y = jnp.zeros(2**16), jnp.ones(2**16)
