@@ -16,7 +16,6 @@ from test_programs import several
 from test_replicas import GALLERY, distributed  # noqa: F401
 
 from tpunb.display import live_progress
-from tpunb.display.describe.model_description import LayerNode, ModelVariable
 from tpunb.display.describe.replicas import describe_replica_values
 from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.draw.connection_text import annotations_html, facts_html
@@ -95,14 +94,6 @@ def profile() -> Profile:
     )
 
 
-def tree() -> LayerNode:
-    devices = tuple(f"core {core}" for core in range(8))
-    kernel = ModelVariable("kernel", "float32", (128, 10), True, devices, ())
-    bias = ModelVariable("bias", "float32", (10,), True, devices, (3,))
-    dense = LayerNode("dense", "Dense", "[None, 10]", (kernel, bias))
-    return LayerNode("digits", "Sequential", "[None, 10]", (), (dense,))
-
-
 ANNOTATIONS = Annotations((), logical_devices=2)
 REPORTED = [("Python", [("version", "3.12"), ("", "/usr/bin/python3")])]
 FORMS: dict[str, Callable[[], str]] = {
@@ -122,7 +113,6 @@ FORMS: dict[str, Callable[[], str]] = {
         describe_replica_values(PerReplica(*[np.arange(300.0) * k for k in range(8)]))
     ),
     "topology": lambda: topology_html(describe_accelerator(accelerator("v4-32"))),
-    "model": lambda: str(mimebundle(tree())["text/html"]),
     "program": lambda: programs_html([made.TOO_LARGE]),
     "communication": lambda: programs_html([made.COMMUNICATING]),
     "programs": lambda: programs_html(several()),
