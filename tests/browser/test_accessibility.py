@@ -18,7 +18,7 @@ from test_replicas import GALLERY, distributed  # noqa: F401
 from tpunb.display import live_progress
 from tpunb.display.describe.replicas import describe_replica_values
 from tpunb.display.describe.topology_description import describe_accelerator
-from tpunb.display.draw.connection_text import annotations_html, facts_html
+from tpunb.display.draw.connection_text import facts_html
 from tpunb.display.draw.doctor_html import doctor_html
 from tpunb.display.draw.programs.html import programs_html
 from tpunb.display.draw.replicas.html import replicas_html
@@ -29,7 +29,6 @@ from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors.explain import explain
-from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import accelerator
 from tpunb.training.history import History
 from tpunb.training.profile import Operation, Profile, StepTimes
@@ -94,7 +93,6 @@ def profile() -> Profile:
     )
 
 
-ANNOTATIONS = Annotations((), logical_devices=2)
 REPORTED = [("Python", [("version", "3.12"), ("", "/usr/bin/python3")])]
 FORMS: dict[str, Callable[[], str]] = {
     "replicas": lambda: str(
@@ -119,7 +117,6 @@ FORMS: dict[str, Callable[[], str]] = {
     "profile": lambda: profile()._repr_html_(),
     "doctor": lambda: doctor_html("No TPU here.", REPORTED, ("Next", "pip install x"), ok=False),
     "facts": lambda: facts_html("Connected", [("TPU", "v3-8")]),
-    "annotations": lambda: annotations_html(ANNOTATIONS),
     "explanation": lambda: explain("24")._repr_html_(),  # type: ignore[union-attr]
     "passing": lambda: live_progress._html("300 steps in 2 s"),
 }

@@ -202,9 +202,6 @@ class Displays:
             ("tpunb.training.history", "History", self.of_history),
             ("tpunb.compiler.program", "TpuProgram", self.of_programs),
             ("tpunb.compiler.program", "TpuPrograms", self.of_programs),
-            # The value is already a description. It is also a tuple, which IPython would show as a
-            # tuple.
-            ("tpunb.tpu.logical_placement", "Annotations", lambda value, **_: _static(value)),
             ("keras.src.backend.common.variables", "Variable", self.of_values),
             *(("builtins", kind, self.of_nest) for kind in ("tuple", "list", "dict")),
         )
