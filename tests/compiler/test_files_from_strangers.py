@@ -20,16 +20,26 @@ from tpunb.compiler.ask import verdict_files
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.program_files import ProgramFileError
 from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.tpu.compiled_program import Buffer, CodeLine, Collectives, ProgramMemory, Share, StepTime
+from tpunb.tpu.compiled_program import (
+    Buffer,
+    CodeLine,
+    Collectives,
+    MemoryOverProgram,
+    MemoryOwner,
+    ProgramMemory,
+    Share,
+    StepTime,
+)
 
 LINE = SourceLine("/home/anna/train.py", 3)
 SHARE = Share("x @ w", LINE, 0.5, 0.5, 12, 34)
-BUFFER = Buffer("f32", (2, 3), 24, 48, "dot", "node", LINE)
+BUFFER = Buffer((2, 3), "f32", 48, 24, "dot", "node", LINE)
+OVER = MemoryOverProgram(3, (0, 2), (MemoryOwner("x @ w", LINE, (4, 10)),))
 PROGRAM = TpuProgram(
     "v5e-8",
     8,
     errors=(Problem("memory", "It does not fit.", "Use less.", 3, "train.py"),),
-    memory=ProgramMemory(10, 20, 30, largest=(BUFFER,), by_line=(SHARE,)),
+    memory=ProgramMemory(10, 20, 30, largest=(BUFFER,), by_line=(SHARE,), over_program=OVER),
     time=StepTime(0.1, 0.2, by_line=(SHARE,)),
     lines=(CodeLine(LINE, "x @ w"),),
     collectives=(Collectives("all-reduce", 1, 4),),

@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 import tpunb
 from tpunb.compiler.read.hlo import parse
 from tpunb.jax.compiler.batches import is_batch
-from tpunb.compiler.read.memory import alive_at_peak
+from tpunb.compiler.read.memory import lives_in
 
 S = jax.ShapeDtypeStruct
 said = {}
@@ -103,7 +103,7 @@ for fn, args in (
     (learned, (weights, square)),
 ):
     program = tpunb.compile(fn, *args, tpu="v5e-1")
-    alive = sum(buffer.size for buffer in alive_at_peak(parse(program.text)))
+    alive = sum(buffer.size for buffer in lives_in(parse(program.text)).at_peak)
     lines = sum(share.memory for share in program.memory.by_line)
     shares[fn.__name__] = [alive / program.memory.peak, lines / program.memory.peak]
 said["alive"] = shares

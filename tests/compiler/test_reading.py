@@ -11,7 +11,7 @@ from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.read.collectives import collective_size
 from tpunb.compiler.read.core_groups import groups_in
 from tpunb.compiler.read.hlo import PRODUCTS, Module, leaves, multiplications, parse, parts, trips
-from tpunb.compiler.read.memory import alive_at_peak
+from tpunb.compiler.read.memory import lives_in
 from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 
 pytestmark = pytest.mark.tensorflow  # `verdict` imports the virtual TPU's rules
@@ -97,7 +97,7 @@ def test_a_program_has_its_instructions(step: Module) -> None:
 
 def test_tensors_alive_at_the_peak_match_the_compilers_count(step: Module) -> None:
     """The compiler reported a peak of 1,443,840 bytes, with arguments."""
-    alive = alive_at_peak(step)
+    alive = lives_in(step).at_peak
     assert sum(instruction.shape.padded for instruction in alive) == pytest.approx(
         1_443_840, rel=0.01
     )

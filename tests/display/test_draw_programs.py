@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import re
 
 import pytest
 from support import programs as made
-from support.markup import Tags
+from support.markup import Tags, without_pictures
 from support.patience import calls
 
 from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -16,7 +17,7 @@ from tpunb.display.draw.programs.html import programs_html
 from tpunb.display.draw.programs.tables import Table, tables
 from tpunb.display.draw.programs.text import programs_text
 from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.tpu.compiled_program import CodeLine
+from tpunb.tpu.compiled_program import CodeLine, MemoryOverProgram
 
 pytestmark = pytest.mark.oldest
 
@@ -67,6 +68,95 @@ def test_text() -> None:
     assert "512 MiB for 40.5 MiB of numbers, 12.6 times  OneHot · line 6" in text
     assert text.endswith("Gathers are not in the compiler's estimate.")
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_memory_over_the_program_as_text() -> None:
+    text = text_of(made.DRAWN)
+    assert "peak 3.251 GiB at instruction 801 of 1200" in text
+    picture = [line.partition("│")[2] for line in text.splitlines() if "│" in line]
+    assert (
+        picture[0] == " " * 32 + "b" * 16
+    )  # the top: only the peak reaches it, and line 6 is last
+    assert picture[-2] == " " * 16 + "a" * 32 + "b" * 16
+    assert picture[-1] == "█" * 64
+    assert "    2 GiB a line 4  features" in text
+    assert "    1 GiB b line 6  logits" in text
+    assert "  256 MiB █ arguments and variables" in text
+    assert "    1 MiB ░ other lines" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert "fast memory" not in text
+    larger = dataclasses.replace(made.DRAWN.memory or made.MEMORY, peak=4 * made.GIB)
+    fast = dataclasses.replace(made.DRAWN, memory=larger)
+    assert "767 MiB more are in the core's fast memory" in text_of(fast)
+    assert "767 MiB more are in the core's fast memory" in html_of(fast).replace("&#x27;", "'")
+    small = dataclasses.replace(made.DRAWN.memory or made.MEMORY, available=2**40)
+    assert "over the program" not in text_of(dataclasses.replace(made.DRAWN, memory=small))
+
+
+def images(html: str) -> list[str]:
+    """Return the pictures of a page."""
+    sources = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', html)
+    return [base64.b64decode(source).decode() for source in sources]
+
+
+def tops(picture: str) -> list[float]:
+    """Return the highest point of each area, from the lowest area to the highest."""
+    areas = re.findall(r'<path d="M([^"]*)Z" fill="#', picture)
+    return [min(float(point.split()[1]) for point in area.split("L")) for area in areas]
+
+
+def test_memory_over_the_program_as_a_picture() -> None:
+    (picture,) = images(html_of(made.DRAWN))
+    assert "peak 3.251 GiB" in picture
+    areas = tops(picture)
+    assert len(areas) == 4
+    parts = [0.25 / 3.251, 2.25 / 3.251, 3.25 / 3.251, 1]
+    assert areas == pytest.approx([24 + 200 * (1 - part) for part in parts], abs=0.2)
+    words = " ".join(Tags(html_of(made.DRAWN)).words)
+    assert "2 GiB" in words
+    assert made.LINES[2].text in words
+    assert images(html_of(made.FITS)) == []
+
+
+def test_two_programs_for_a_type_have_pictures_side_by_side() -> None:
+    """On one scale, and also if they take little of a core's memory."""
+    memory = dataclasses.replace(made.MEMORY, available=2**40)
+    half = MemoryOverProgram(
+        made.OVER.steps,
+        made.OVER.moments,
+        tuple(
+            dataclasses.replace(owner, sizes=tuple(size // 2 for size in owner.sizes))
+            for owner in made.OVER.owners
+        ),
+    )
+    first, second = (
+        dataclasses.replace(
+            made.DRAWN, name=name, memory=dataclasses.replace(memory, over_program=over)
+        )
+        for name, over in (("plain", made.OVER), ("with_checkpoint", half))
+    )
+    html = programs_html([first, second])
+    one, other = map(tops, images(html))
+    assert one[-1] == pytest.approx(24, abs=0.5)
+    assert other[-1] == pytest.approx(124, abs=0.5)
+    words = " ".join(Tags(html).words)
+    assert "1: plain" in words
+    assert "2: with_checkpoint" in words
+    text = programs_text([first, second])
+    assert text.index("1: plain") < text.index("peak 3.251 GiB")
+    assert text.index("2: with_checkpoint") < text.index("peak 1.625 GiB")
+    assert max(map(len, text.splitlines())) <= 100
+    other_type = dataclasses.replace(second, tpu="v5e-8")
+    assert images(programs_html([first, other_type])) == []
+
+
+def test_tensors_show_where_they_are_used_last() -> None:
+    first = dataclasses.replace(made.MEMORY.largest[0], last=made.place(8))
+    memory = dataclasses.replace(made.MEMORY, largest=(first, *made.MEMORY.largest[1:]))
+    program = dataclasses.replace(made.FITS, memory=memory)
+    assert "Conv2D · conv1 · line 4, used last in line 8" in text_of(program)
+    tags = [attributes.get("data-line") for _, attributes in Tags(html_of(program)).found]
+    assert {"4", "8"} <= set(filter(None, tags))
 
 
 def test_the_same_program_gives_the_same_bytes() -> None:
@@ -143,6 +233,8 @@ def test_file_names_do_not_depend_on_the_run() -> None:
 
 def test_every_text_is_escaped() -> None:
     html = html_of(made.hostile())
+    assert not any("<img" in picture for picture in images(html))
+    html = without_pictures(html)
     tags = Tags(html)
     assert tags.names <= {
         *("div", "span", "table", "thead", "tbody", "tr", "th", "td"),
@@ -154,7 +246,7 @@ def test_every_text_is_escaped() -> None:
     }
     assert html.count("&lt;img src=x onerror") > 10
     programs = TpuPrograms([made.hostile(), made.hostile()])
-    assert "<img" not in programs._repr_html_()
+    assert "<img" not in without_pictures(programs._repr_html_())
     bell = dataclasses.replace(made.FITS, notes=("\x1b[2Jgone",))
     assert "\x1b" not in text_of(bell)
     assert "\\x1b[2Jgone" in text_of(bell)

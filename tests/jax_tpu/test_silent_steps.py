@@ -520,3 +520,73 @@ def test_the_log_has_the_verdicts(
     with caplog.at_level("INFO", "tpunb.compiler"), connect("v5e-1", judge="wait"):
         jax.jit(lambda x: x * 2 + 3, static_argnums=())(jnp.ones(1024))
     assert "v5e-1: compiles, " in caplog.text
+
+
+def train(p: Any, x: Any) -> Any:
+    gradient = jax.grad(lambda p: ((jax.nn.relu(x @ p["w1"] + p["b"]) @ p["w2"]) ** 2).mean())(p)
+    return jax.tree.map(lambda w, g: w - g, p, gradient)
+
+
+def placed(w1: Any, w2: Any, b: Any = WHOLE, x: Any = CUT, size: int = 1024) -> tuple[Any, Any]:
+    """Return weights of 2 MiB and more and a batch on the grid, with these specs."""
+
+    def shape(sizes: tuple[int, ...], spec: Any) -> Any:
+        return jax.ShapeDtypeStruct(sizes, "float32", sharding=NamedSharding(GRID, spec))
+
+    weights = {"w1": shape((512, size), w1), "w2": shape((size, 512), w2), "b": shape((size,), b)}
+    return weights, shape((64, 512), x)
+
+
+def unsharded(*specs: Any, fn: Any = train, out: Any = None, **options: Any) -> list[Any]:
+    args = placed(*specs, **options)
+    shardings = [leaf.sharding for leaf in jax.tree.leaves(args)]
+    traced = jax.jit(fn).trace(*args)
+    return findings(Call("step", traced.jaxpr, 8, shardings, [out] if out else ()))
+
+
+def test_an_axis_of_the_mesh_that_nothing_uses() -> None:
+    (problem,) = unsharded(WHOLE, WHOLE)
+    assert problem.code == "unused-axis"
+    assert "'model'" in problem.reason
+    assert "4 cores" in problem.reason
+
+
+def test_an_axis_that_an_operation_or_a_result_uses() -> None:
+    def constrained(p: Any, x: Any) -> Any:
+        sharding = NamedSharding(GRID, P("data", "model"))
+        return jax.lax.with_sharding_constraint(x @ p["w1"], sharding)
+
+    assert unsharded(WHOLE, WHOLE, fn=constrained) == []
+    assert unsharded(WHOLE, WHOLE, out=NamedSharding(GRID, P("model"))) == []
+
+
+def test_a_weight_that_is_whole_beside_its_sharded_neighbour() -> None:
+    (problem,) = unsharded(P(None, "model"), WHOLE)
+    assert problem.code == "left-whole"
+    assert "`p['w2']` (2 MiB) is whole" in problem.reason
+    assert "`p['w1']`" in problem.reason
+    assert "'model' at dimension 0" in problem.fix
+    (problem,) = unsharded(WHOLE, P("model"))
+    assert "dimension 1 in the spec of `p['w1']`" in problem.fix
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        (P(None, "model"), P("model")),  # columns and rows; the bias is small
+        (P("data", "model"), P("model", "data")),
+        (P("model"), P(None, "model")),  # the other dimension of each
+        (P(("data", "model")), P(("data", "model"))),
+    ],
+)
+def test_no_weight_is_left_behind(specs: Any) -> None:
+    assert unsharded(*specs) == []
+
+
+def test_a_weight_that_does_not_divide_is_not_named() -> None:
+    assert unsharded(P("model"), WHOLE, size=1026) == []
+
+
+def test_a_compiled_call_has_the_sentence_about_its_layout(libtpu: None) -> None:
+    program = tpunb.compile(train, *placed(P(None, "model"), WHOLE), tpu="v5e-8")
+    assert "`p['w2']` (2 MiB) is whole" in " ".join(program.notes)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
+
+
+def without_pictures(html: str) -> str:
+    """Return HTML without tpunb's own pictures."""
+    return re.sub(r'<img alt="[^"<>]*" style="[^"<>]*" src="data:image/svg[^"<>]*"/>', "", html)
 
 
 class Tags(HTMLParser):

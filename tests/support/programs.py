@@ -11,6 +11,8 @@ from tpunb.tpu.compiled_program import (
     CodeLine,
     Communication,
     CoreGroups,
+    MemoryOverProgram,
+    MemoryOwner,
     MeshAxis,
     ProgramMemory,
     Share,
@@ -150,7 +152,18 @@ REFUSED = TpuProgram(
     lines=LINES,
 )
 UNKNOWN = TpuProgram("v6e-8", 8, unknown="the compiler crashed.", lines=LINES)
-ALL = (FITS, COMMUNICATING, UNTIMED, TOO_LARGE, REFUSED, UNKNOWN)
+OVER = MemoryOverProgram(
+    1200,
+    (0, 400, 800, 1100),
+    (
+        MemoryOwner("arguments and variables", None, (GIB // 4,) * 4),
+        MemoryOwner(LINES[2].text, place(4), (0, GIB, 2 * GIB, 0)),
+        MemoryOwner(LINES[4].text, place(6), (0, 0, GIB, GIB)),
+        MemoryOwner("", None, (MIB, MIB, MIB, MIB)),
+    ),
+)
+DRAWN = dataclasses.replace(FITS, memory=dataclasses.replace(MEMORY, over_program=OVER))
+ALL = (DRAWN, FITS, COMMUNICATING, UNTIMED, TOO_LARGE, REFUSED, UNKNOWN)
 
 
 def hostile() -> TpuProgram:
@@ -163,7 +176,12 @@ def hostile() -> TpuProgram:
         8,
         errors=(Problem(HOSTILE, HOSTILE, HOSTILE, 1, f"{HOSTILE}.py"),),
         memory=dataclasses.replace(
-            MEMORY, largest=(buffer,), padding=(buffer,), by_line=(share,), by_layer=(share,)
+            MEMORY,
+            largest=(buffer,),
+            padding=(buffer,),
+            by_line=(share,),
+            by_layer=(share,),
+            over_program=MemoryOverProgram(3, (0,), (MemoryOwner(HOSTILE, line.place, (GIB,)),)),
         ),
         time=dataclasses.replace(
             TIME,

@@ -6,6 +6,7 @@ The compiler fills these records; displays read them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 from tpunb._util.units import byte_count, counted, duration
@@ -28,6 +29,8 @@ class Buffer:
         layer: The Keras layer; empty if there is none.
         kind: `"variable"`, `"argument"`, `"temporary"` or `"output"`.
         layout: The layout as XLA writes it, such as `"{3,0,2,1:T(8,128)}"`; may be empty.
+        last: The line that uses a temporary value last; None if unknown, or if it is alive to the
+            end.
     """
 
     shape: tuple[int, ...]
@@ -40,6 +43,7 @@ class Buffer:
     layer: str = ""
     kind: str = "temporary"
     layout: str = ""
+    last: SourceLine | None = None
 
     @property
     def text(self) -> str:
@@ -84,6 +88,54 @@ class Share:
     limit: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryOwner:
+    """The memory of a line's values over a program.
+
+    Attributes:
+        name: The line's code, or `"arguments and variables"`; empty for all other lines.
+        line: The line, if it is a line's.
+        sizes: Bytes at each of the program's moments.
+    """
+
+    name: str
+    line: SourceLine | None
+    sizes: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryOverProgram:
+    """The memory of a core over a program, in the order of its instructions.
+
+    Attributes:
+        steps: The number of instructions. A loop's body and each branch count once.
+        moments: The instructions at which the memory is listed, the peak among them. Each needs the
+            most in its part of the program.
+        owners: The memory by the lines that made it, the largest first.
+    """
+
+    steps: int
+    moments: tuple[int, ...]
+    owners: tuple[MemoryOwner, ...]
+
+    def __post_init__(self) -> None:
+        places = (-1, *self.moments, self.steps)
+        if any(before >= after for before, after in itertools.pairwise(places)):
+            raise ValueError("the moments of a program are not in its order")
+        if any(len(owner.sizes) != len(self.moments) for owner in self.owners):
+            raise ValueError("the memory of a line is not known at each moment")
+
+    @property
+    def totals(self) -> tuple[int, ...]:
+        """The bytes of all owners at each moment."""
+        return tuple(map(sum, zip(*(owner.sizes for owner in self.owners), strict=True)))
+
+    @property
+    def peak(self) -> int:
+        """The place of the peak in `moments`."""
+        return max(range(len(self.totals)), key=self.totals.__getitem__, default=0)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class ProgramMemory:
     """A program's use of a core's memory, in bytes.
@@ -103,6 +155,7 @@ class ProgramMemory:
         padding: The buffers with the most padding, worst first.
         by_line: Bytes alive at the peak, by line of the user's code.
         by_layer: Bytes alive at the peak, by Keras layer.
+        over_program: The memory over the program, by line; None if the compiler gave no program.
         exact: Whether `peak` is the compiler's figure. If the compiler gave none, as for some
             programs that do not fit, `peak` is the sum of the sizes that it reported.
         bound: Whether the program needs more than `peak`, by an unknown amount.
@@ -121,6 +174,7 @@ class ProgramMemory:
     padding: tuple[Buffer, ...] = ()
     by_line: tuple[Share, ...] = ()
     by_layer: tuple[Share, ...] = ()
+    over_program: MemoryOverProgram | None = None
     exact: bool = True
     bound: bool = False
 

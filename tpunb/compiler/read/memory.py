@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import linecache
 import re
@@ -15,7 +16,13 @@ from tpunb.compiler.ask.libtpu import Prepared, unmarked
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.read.hlo import Computation, Instruction, Module, Shape, aliases_in, parse
 from tpunb.errors.code_problems import SourceLine
-from tpunb.tpu.compiled_program import Buffer, ProgramMemory, Share
+from tpunb.tpu.compiled_program import (
+    Buffer,
+    MemoryOverProgram,
+    MemoryOwner,
+    ProgramMemory,
+    Share,
+)
 
 # These opcodes return the buffers of their operands, whole or in parts.
 _ALIASES = frozenset(
@@ -37,8 +44,8 @@ class Live:
     Attributes:
         shape: The buffer's shape.
         instruction: The instruction that made it.
-        begin: The number of the instruction from which it is alive.
-        end: The number of the last instruction for which it is alive.
+        begin: The number of the step from which it is alive.
+        end: The number of the last step for which it is alive.
         parameter: The argument's number, if it is an argument; otherwise None.
         output: Whether it is or becomes a result.
         counted: Whether its memory is that of another buffer, which is counted.
@@ -58,69 +65,106 @@ class Live:
         return self.shape.padded if self.shape.space == 0 and not self.counted else 0
 
 
-def alive_at_peak(module: Module) -> list[Live]:
-    """Return the buffers in HBM that are alive at the peak, largest first."""
-    buffers = _Sweep(module, module.entry, entry=True).at_peak()
-    return sorted(buffers, key=lambda buffer: buffer.shape.padded, reverse=True)
+@dataclasses.dataclass(frozen=True)
+class Lives:
+    """The buffers of a program, in its order. Each loop's body and each branch counts once.
+
+    Attributes:
+        buffers: The buffers.
+        steps: The instructions in their order.
+    """
+
+    buffers: Sequence[Live]
+    steps: Sequence[Instruction]
+
+    def sizes(self, buffers: Iterable[Live]) -> list[int]:
+        """Return the bytes of HBM that some of the buffers take at each step."""
+        changes = [0] * (len(self.steps) + 1)
+        for buffer in buffers:
+            changes[buffer.begin] += buffer.size
+            changes[buffer.end + 1] -= buffer.size
+        return list(itertools.accumulate(changes[:-1]))
+
+    @functools.cached_property
+    def totals(self) -> list[int]:
+        """The bytes in HBM at each step."""
+        return self.sizes(self.buffers)
+
+    def within(self, peak: int) -> Lives:
+        """Return the buffers with results from the beginning, unless that exceeds a known peak.
+
+        The caller reserves results before. The compiler may put other values there until then.
+        """
+        reserved = [
+            dataclasses.replace(live, begin=0 if live.output else live.begin)
+            for live in self.buffers
+        ]
+        lives = Lives(reserved, self.steps)
+        return lives if max(lives.totals, default=0) <= peak else self
+
+    @property
+    def at_peak(self) -> list[Live]:
+        """The buffers in HBM that are alive at the peak, largest first."""
+        peak = max(range(len(self.steps)), key=self.totals.__getitem__, default=0)
+        alive = [live for live in self.buffers if live.begin <= peak <= live.end and live.size]
+        return sorted(alive, key=lambda live: live.shape.padded, reverse=True)
+
+
+def lives_in(module: Module) -> Lives:
+    """Return the buffers of a program."""
+    buffers: list[Live] = []
+    steps: list[Instruction] = []
+    _Sweep(module, module.entry, buffers, steps, entry=True)
+    for buffer in buffers:
+        # The caller keeps arguments while the program runs.
+        if buffer.output or buffer.parameter is not None:
+            buffer.end = len(steps) - 1
+    return Lives(buffers, steps)
 
 
 class _Sweep:
-    """The buffers of a scheduled computation, with the times when they are alive."""
+    """Adds the buffers and the steps of a scheduled computation to those before it."""
 
-    def __init__(self, module: Module, computation: Computation, *, entry: bool) -> None:
+    def __init__(
+        self,
+        module: Module,
+        computation: Computation,
+        buffers: list[Live],
+        steps: list[Instruction],
+        *,
+        entry: bool,
+    ) -> None:
         self._computation, self._entry = computation, entry
-        self._buffers: list[Live] = []
+        self._buffers, self._steps = buffers, steps
         self._values: dict[str, list[Live]] = {}
-        self._bodies: dict[int, list[Live]] = {}
-        for time, instruction in enumerate(computation.instructions):
+        for instruction in computation.instructions:
+            begin = len(steps)
+            for kind, name in instruction.called.items():
+                inner = module.computations.get(name)
+                if inner and kind.startswith(("body", "branch", "true", "false", "called")):
+                    _Sweep(module, inner, buffers, steps, entry=False)
             for operand in instruction.operands:
                 for buffer in self._values.get(operand, ()):
-                    buffer.end = max(buffer.end, time)
-            self._values[instruction.name] = list(self._given(time, instruction))
-            bodies = [
-                _Sweep(module, module.computations[name], entry=False).at_peak()
-                for kind, name in instruction.called.items()
-                if kind.startswith(("body", "branch", "true", "false", "called"))
-                if name in module.computations
-            ]
-            if any(bodies):  # take the branch with the most memory
-                self._bodies[time] = max(bodies, key=lambda alive: sum(x.size for x in alive))
+                    buffer.end = len(steps)
+            steps.append(instruction)
+            self._values[instruction.name] = list(self._given(begin, instruction))
         for place, buffer in enumerate(self._values.get(computation.root.name, ())):
-            buffer.end = len(computation.instructions)
             buffer.output = entry
             # It replaces an argument, or it is in the memory of the loop's or branch's result.
             buffer.counted |= not entry or (place in module.aliases and buffer.parameter is None)
 
-    def at_peak(self) -> list[Live]:
-        """Return the buffers that are alive at the peak, in a loop's body too."""
-        steps = [0] * (len(self._computation.instructions) + 2)
-        for buffer in self._buffers:
-            steps[buffer.begin] += buffer.size
-            steps[buffer.end + 1] -= buffer.size
-        sizes = [
-            own + sum(buffer.size for buffer in self._bodies.get(time, ()))
-            for time, own in enumerate(itertools.accumulate(steps[:-2]))
-        ]
-        if not sizes:
-            return []
-        peak = max(range(len(sizes)), key=sizes.__getitem__)
-        alive = [live for live in self._buffers if live.begin <= peak <= live.end and live.size]
-        return alive + self._bodies.get(peak, [])
-
-    def _given(self, time: int, instruction: Instruction) -> Iterator[Live]:
+    def _given(self, begin: int, instruction: Instruction) -> Iterator[Live]:
         """Yield the buffers of an instruction's results, without nesting."""
         opcode = instruction.opcode
         known = [self._values.get(operand, []) for operand in instruction.operands]
         if opcode == "parameter" and self._entry:
             for shape in instruction.results:
                 buffer = self._new(0, instruction, shape)
-                # The caller keeps arguments while the program runs.
-                buffer.end = len(self._computation.instructions)
                 buffer.parameter = int(instruction.argument)
                 yield buffer
         elif opcode == "parameter":
             for shape in instruction.results:
-                buffer = self._new(time, instruction, shape)
+                buffer = self._new(begin, instruction, shape)
                 buffer.counted = True
                 yield buffer
         elif opcode == "tuple":
@@ -140,16 +184,16 @@ class _Sweep:
                 same = next((source for source in sources if source.shape == shape), None)
                 if same is not None:
                     sources.remove(same)
-                yield same or self._new(time, instruction, shape)
+                yield same or self._new(begin, instruction, shape)
         elif opcode.endswith("-done") and known:
             # Operands come first, so take the last started buffer of this shape.
             for shape in instruction.results:
                 yield from [buffer for buffer in known[0] if buffer.shape == shape][-1:]
         else:
-            yield from self._made(time, instruction, known)
+            yield from self._made(begin, instruction, known)
 
     def _made(
-        self, time: int, instruction: Instruction, known: Sequence[list[Live]]
+        self, begin: int, instruction: Instruction, known: Sequence[list[Live]]
     ) -> Iterator[Live]:
         """Yield new buffers, or the operands' buffers that the results overwrite."""
         shared = _shared(instruction)
@@ -162,10 +206,10 @@ class _Sweep:
                 if instruction.opcode not in _OF_TEMPORARIES
                 or buffer.instruction.opcode != "parameter"
             ]
-            yield from fitting or [self._new(time, instruction, shape)]
+            yield from fitting or [self._new(begin, instruction, shape)]
 
-    def _new(self, time: int, instruction: Instruction, shape: Shape) -> Live:
-        self._buffers.append(Live(shape, instruction, time, time))
+    def _new(self, begin: int, instruction: Instruction, shape: Shape) -> Live:
+        self._buffers.append(Live(shape, instruction, begin, len(self._steps) - 1))
         return self._buffers[-1]
 
 
@@ -214,8 +258,14 @@ def described(
         prepared: The function that was compiled.
         target: The target of the compilation.
     """
-    alive = alive_at_peak(module) if module else []
-    buffers = [_buffer(live, module, prepared) for live in alive if module]
+    lives = lives_in(module).within(compiled.peak) if module else Lives((), ())
+    buffers = [
+        dataclasses.replace(
+            _buffer(live, module, prepared), last=_last(live, lives, module, prepared)
+        )
+        for live in lives.at_peak
+        if module
+    ]
     results = compiled.outputs - compiled.aliased
     return ProgramMemory(
         peak=compiled.peak,
@@ -231,6 +281,7 @@ def described(
         padding=tuple(_padding(module, prepared)[:_MOST]) if module else (),
         by_line=_summed((buffer.line, buffer.padded_bytes) for buffer in buffers),
         by_layer=_summed((buffer.layer, buffer.padded_bytes) for buffer in buffers),
+        over_program=_over_program(lives, module, prepared) if module else None,
     )
 
 
@@ -243,7 +294,7 @@ def of_refused(text: str, prepared: Prepared, target: Target) -> ProgramMemory:
         target: The target that it does not fit on.
     """
     module = parse(text)
-    alive = alive_at_peak(module)
+    alive = lives_in(module).at_peak
     results = module.entry.root.results
     counted = Compiled(
         peak=sum(buffer.size for buffer in alive),
@@ -281,6 +332,51 @@ def _buffer(live: Live, module: Module, prepared: Prepared) -> Buffer:
         kind,
         shape.text,
     )
+
+
+def _last(live: Live, lives: Lives, module: Module, prepared: Prepared) -> SourceLine | None:
+    """Return the line that uses a temporary value last; None for what is alive to the end."""
+    if live.output or live.parameter is not None:
+        return None
+    return prepared.origins.line(module.nodes[lives.steps[live.end].name])
+
+
+_MOMENTS = 160
+"""The most places in a program at which its memory is kept: a picture has no more columns."""
+_OWNERS = 7
+_SHOWN = 0.01
+"""The part of the peak from which on a line is an owner of its own."""
+_ARGUMENTS = "arguments and variables"
+
+
+def _over_program(lives: Lives, module: Module, prepared: Prepared) -> MemoryOverProgram:
+    """Return the memory at the places that need most in equal parts of a program, by owner."""
+    count = len(lives.steps)
+    bounds = [count * part // _MOMENTS for part in range(_MOMENTS + 1)]
+    moments = [
+        max(range(begin, end), key=lives.totals.__getitem__)
+        for begin, end in itertools.pairwise(bounds)
+        if begin < end
+    ]
+    owned: dict[SourceLine | str, list[Live]] = collections.defaultdict(list)
+    for live in filter(lambda live: live.size, lives.buffers):
+        line = prepared.origins.line(module.nodes[live.instruction.name])
+        owned[_ARGUMENTS if live.parameter is not None else line or ""].append(live)
+    named: list[MemoryOwner] = []
+    for owner, buffers in owned.items():
+        every = lives.sizes(buffers)
+        place = share(owner)
+        sizes = tuple(every[moment] for moment in moments)
+        named.append(MemoryOwner(place.name if owner else "", place.line, sizes))
+    peak = max(range(len(moments)), key=lambda place: lives.totals[moments[place]])
+    named.sort(key=lambda each: each.sizes[peak] + max(each.sizes), reverse=True)
+    least = _SHOWN * max(lives.totals)
+    shown = [each for each in named if each.name and max(each.sizes) >= least][:_OWNERS]
+    others = [each.sizes for each in named if each not in shown]
+    shown.sort(key=lambda each: (each.name != _ARGUMENTS, -each.sizes[peak]))
+    if others:
+        shown.append(MemoryOwner("", None, tuple(map(sum, zip(*others, strict=True)))))
+    return MemoryOverProgram(count, tuple(moments), tuple(shown))
 
 
 def _padding(module: Module, prepared: Prepared) -> list[Buffer]:

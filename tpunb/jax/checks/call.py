@@ -11,6 +11,8 @@ from tpunb.jax.checks.equations import Located, all_equations
 from tpunb.jax.checks.flow import Flow, flow_of
 from tpunb.jax.virtual.memory import LiveArray
 
+_PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call:
@@ -52,6 +54,11 @@ class Call:
     def equations(self) -> list[Located]:
         """The equations of the program and of the programs in it."""
         return list(all_equations(self.program.jaxpr))
+
+    @functools.cached_property
+    def multiplies(self) -> bool:
+        """Whether the program has a matrix product or a convolution."""
+        return any(each.equation.primitive.name in _PRODUCTS for each in self.equations)
 
     @functools.cached_property
     def flows(self) -> list[Flow]:

@@ -9,7 +9,7 @@ from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
 from tpunb._util.plain_text import shortened
 from tpunb.errors.code_problems import Choose, Problem, innermost
-from tpunb.jax.checks import collectives, layouts, memory, numbers, shared_work
+from tpunb.jax.checks import collectives, layouts, memory, numbers, shared_work, unsharded
 from tpunb.jax.checks.call import Call
 
 Row = Callable[[Call], Iterable[Problem]]
@@ -24,6 +24,8 @@ ROWS: tuple[Row, ...] = (
     memory.constants,
     memory.moved_arguments,
     shared_work.repeated_work,
+    unsharded.unused_axes,
+    unsharded.left_whole,
     layouts.unmatched_layouts,
 )
 """The checks, the gravest first: wrong numbers before time and memory."""

@@ -232,7 +232,10 @@ def _export(
     prepared = prepared_from(
         answer, origins, parameters=parameters, held_bytes=size, options=_options_of(traced)
     )
-    found = findings(Call(traced.fun_name, traced.jaxpr, devices), settings.choose)
+    given = [getattr(leaf, "sharding", None) for leaf in arrays_in((args, named))]
+    results = getattr(traced, "_params", {}).get("out_shardings", ())
+    call = Call(traced.fun_name, traced.jaxpr, devices, given, results)
+    found = findings(call, settings.choose)
     return dataclasses.replace(prepared, notes=tuple(map(sentence, found))), devices
 
 

@@ -29,6 +29,7 @@ from tpunb._util.tables import (
 from tpunb._util.units import and_more, grouped, percent
 from tpunb.display.draw.programs import tables as shown
 from tpunb.display.draw.programs.communication import communication_html
+from tpunb.display.draw.programs.memory import memory_html
 from tpunb.display.draw.programs.text import programs_text
 from tpunb.tpu.compiled_program import Program, ProgramMemory
 
@@ -85,15 +86,17 @@ def programs_html(programs: Sequence[Program]) -> str:
         return f"<div>{block(shown.title(programs[0]), bold=True)}{_program(programs[0])}</div>"
     parts: list[str] = [types_table(programs)]
     parts += map(_small, filter(None, [shown.types_note(programs)]))
+    parts.append(beside := memory_html(programs[:MAX_PROGRAMS]))
     parts += [
-        folded(shown.title(program), _program(program)) for program in programs[:MAX_PROGRAMS]
+        folded(shown.title(program), _program(program, with_picture=not beside))
+        for program in programs[:MAX_PROGRAMS]
     ]
     if (rest := len(programs) - MAX_PROGRAMS) > 0:
         parts.append(block(and_more(rest)))
     return f"<div>{''.join(parts)}</div>"
 
 
-def _program(program: Program) -> str:
+def _program(program: Program, *, with_picture: bool = True) -> str:
     """Return the verdict, memory, time, and the lines and layers with their shares."""
     memory, time = program.memory, program.time
     tables = shown.tables(program)
@@ -114,6 +117,8 @@ def _program(program: Program) -> str:
             parts.append(_small(and_more(more)))
     if memory is not None:
         parts.append(_memory(memory))
+    if with_picture:
+        parts.append(memory_html([program]))
     parts.append(block(" · ".join(shown.facts(program))))
     if time is not None and time.parts:
         shares = (f"{name} {percent(part)}" for name, part in time.parts.items())
@@ -256,6 +261,7 @@ def _rows(rows: shown.Table, name: str) -> Markup:
         "moved": lambda row: _whole(row.moved),
         "made by" if tensors else "moves": lambda row: row.source,
         "line": lambda row: _line(row.line),
+        "used last in line": lambda row: _line(row.last),
     }
     cells = {head: list(map(cell, rows.rows)) for head, cell in columns.items()}
     filled = {head: column for head, column in cells.items() if any(column)}

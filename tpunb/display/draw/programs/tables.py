@@ -64,6 +64,7 @@ class Row:
         limit: The fullest unit of the core, and its use.
         source: The origin of a tensor, or the argument that a collective moves.
         along: The cores that exchange data in a collective.
+        last: The number of the line that uses a tensor last; None if unknown.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Row:
     limit: str = ""
     source: str = ""
     along: str = ""
+    last: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ def tables(program: Program) -> dict[str, Table]:
             Row(
                 row.text,
                 line=None if row.line is None else row.line.line,
+                last=None if row.last is None else row.last.line,
                 part=row.padded_bytes / peak,
                 size=size(row),
                 source=_source(row),

@@ -9,6 +9,7 @@ from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import and_more, grouped, percent
 from tpunb.display.draw.programs import tables as shown
 from tpunb.display.draw.programs.communication import group_lines
+from tpunb.display.draw.programs.memory import memory_text
 from tpunb.tpu.compiled_program import Program, ProgramMemory
 
 WIDTH = 100
@@ -30,6 +31,7 @@ def programs_text(programs: Sequence[Program]) -> str:
     for program in programs:
         lines += [f"{program.label}: {problem.reason}" for problem in program.errors[:1]]
     lines += filter(None, [shown.types_note(programs)])
+    lines += memory_text(programs, WIDTH)
     return plain("\n".join(shortened(line, WIDTH) for line in lines))
 
 
@@ -53,6 +55,7 @@ def _program(program: Program) -> str:
         lines += _side_by_side(parts, indent=8)
     if program.largest_batch is not None:
         lines.append(f"largest global batch that fits  {grouped(program.largest_batch)}")
+    lines += memory_text([program], WIDTH)
     named = "layers" if tables["layers"].rows or time is None else "operations"
     for section in (
         _code(tables["lines"], timed=time is not None, with_memory=memory is not None),
@@ -165,6 +168,7 @@ def _tensors(every: shown.Table, heading: str) -> Iterator[str]:
     first = every.first(MAX_ROWS)
     for row in first.rows:
         place = "" if row.line is None else f" · line {row.line}"
+        place += "" if row.last in (None, row.line) else f", used last in line {row.last}"
         cells = [row.name, row.size] if heading == "padding" else [f"{row.size:>9}", row.name]
         yield shortened(f"  {'  '.join(cells)}  {row.source}{place}", WIDTH)
     yield from _below(first)

@@ -20,9 +20,9 @@ import numpy as np
 
 from tpunb.compiler.frameworks import arrays_in
 from tpunb.compiler.program import CompileError
+from tpunb.jax.checks.dimensions import Dimensions, names_in
 from tpunb.jax.compiler.batches import any_batch
 from tpunb.jax.compiler.functions import traced_call
-from tpunb.jax.compiler.search.dimensions import Dimensions
 
 DATA, FSDP, MODEL = "data", "fsdp", "model"
 
@@ -126,11 +126,6 @@ def layout_of(args: Sequence[Any], mesh: Mapping[str, int], specs: Sequence[Any]
         is_leaf=lambda each: isinstance(each, jax.sharding.PartitionSpec),
     )
     return Layout("given", tuple(mesh.items()), tuple(axes))
-
-
-def names_in(axis: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the names of the axes of one dimension."""
-    return () if axis is None else (axis,) if isinstance(axis, str) else axis
 
 
 def layouts(fn: Any, args: Sequence[Any], cores: int, *, most_axes: int = 3) -> Iterator[Layout]:

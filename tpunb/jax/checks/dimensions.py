@@ -238,6 +238,11 @@ class Dimensions:
             self._call(branch, inputs[1:], outputs)
 
 
+def names_in(axes: object) -> tuple[str, ...]:
+    """Return the mesh's axes of one dimension in a `PartitionSpec`: none, one or several."""
+    return (axes,) if isinstance(axes, str) else axes if isinstance(axes, tuple) else ()
+
+
 _Rule = Callable[[Dimensions, Any, list[_Dims], list[_Dims]], None]
 
 _RULES: dict[str, _Rule] = {
