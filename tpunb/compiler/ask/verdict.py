@@ -144,7 +144,7 @@ class _Compilation:
         """Return a program completed with the compiler's answer."""
         prepared, settings, name = self.prepared, self.settings, self.wanted.tpu.name
         # JAX's own compilation is at full effort, and users compare the two.
-        low = not settings.speed and not (prepared.jax and settings.details)
+        low = settings.rough or not (settings.speed or (prepared.jax and settings.details))
         available = self.wanted.hardware.usable_bytes
         settings.progress(f"compiling for {name}")
         given = settings.deadline.left
@@ -183,7 +183,7 @@ class _Compilation:
             wanted,
             deadline=settings.deadline,
             low_effort=low,
-            text=settings.details or settings.speed,
+            text=settings.details or settings.speed or settings.rough,
             refused=refused,
             schedule=settings.speed and not refused and wanted.tpu.family in FORMS,
         )
@@ -232,8 +232,8 @@ class _Compilation:
         origins = prepared.origins
         lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
         in_order = sorted(lines, key=lambda line: (line.file, line.line))
-        speed = self.settings.speed
-        time = step_time(answer, module, runs, origins, wanted) if speed else None
+        is_timed = self.settings.speed or self.settings.rough
+        time = step_time(answer, module, runs, origins, wanted) if is_timed else None
         found = communication(module, runs, prepared, wanted, time)
         # An estimate of the time has this note.
         notes = (_UNKNOWN_LOOPS,) if found and runs.unknown_loops and time is None else ()
