@@ -36,7 +36,6 @@ from tpunb.connection.options import JUDGE_TIMES
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
 from tpunb.notebook.files import NotebookError, code_cells, read_notebook
 from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE
-from tpunb.notebook.parameters import set_parameters, typed
 
 if TYPE_CHECKING:
     from tpunb.notebook.kernels.specs import KernelOptions
@@ -52,7 +51,6 @@ examples:
   tpunb run --tpu v5e-8 --dry train.py --steps 100  the same for a script and its options
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in an installed kernel
   tpunb run solution.ipynb --student ada.ipynb      grade a student's notebook
-  tpunb run notebook.ipynb -p lr 0.01 -p epochs 3   with other parameters
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
 executed or written; 130 interrupted, 143 terminated (SIGTERM). The notebook is
@@ -127,27 +125,6 @@ def _add_execution(run: argparse.ArgumentParser) -> None:
 
 def _add_parameters(run: argparse.ArgumentParser) -> None:
     run.add_argument(
-        "-p",
-        "--parameter",
-        dest="parameters",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        help="set a parameter: a name that the cell with the tag `parameters` assigns. "
-        "Numbers, True, False and None get their types, as with papermill",
-    )
-    run.add_argument(
-        "-r",
-        "--raw-parameter",
-        dest="raw_parameters",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "TEXT"),
-        help="set a parameter to text, also if the text looks like a number",
-    )
-    run.add_argument(
         "--student",
         metavar="NOTEBOOK",
         type=Path,
@@ -207,7 +184,7 @@ def _run_notebook(args: argparse.Namespace, path: Path) -> None:
     if args.arguments:
         raise NotebookError(
             f"A notebook takes no arguments: {' '.join(args.arguments)}.",
-            fix="Write tpunb's options before the notebook, or set parameters with -p.",
+            fix="Write tpunb's options before the notebook. papermill sets parameters.",
         )
     output: Path = args.output or (args.student or path).with_suffix(".executed.ipynb")
     if missing := missing_packages(EXECUTING):
@@ -218,10 +195,6 @@ def _run_notebook(args: argparse.Namespace, path: Path) -> None:
     from tpunb.notebook.kernels.specs import temporary_kernel
 
     notebook = read_notebook(path)
-    values = {name: typed(value) for name, value in args.parameters}
-    values |= dict(args.raw_parameters)
-    if values:
-        set_parameters(notebook, values)
     if args.student is not None:
         read_notebook(args.student)  # an error comes before the execution
         without_grades(notebook)
