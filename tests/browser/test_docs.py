@@ -159,6 +159,18 @@ def too_large(host: Host, page: Any) -> Any:
     return root
 
 
+def memory(host: Host, page: Any) -> Any:
+    """A step of training with and without `jax.checkpoint`, which the TPU's compiler compiled."""
+    folder = Path(__file__).parent
+    programs = [
+        load_program(folder / f"{name}.tpuprogram") for name in ("plain", "with_checkpoint")
+    ]
+    host(lambda: ProgramsWidget(programs))
+    root = page.locator("[data-testid=tpunb-programs]")
+    expect(root.get_by_role("img")).to_have_count(2)
+    return root.locator("div:has(> div > img)").last
+
+
 def pod(host: Host, page: Any) -> Any:
     """The largest Pod of v5p."""
     host(lambda: TopologyWidget(accelerator("v5p-17920")))
@@ -209,6 +221,7 @@ SCENES: dict[str, Scene] = {
     "programs": programs,
     "step": step,
     "too-large": too_large,
+    "memory": memory,
     "pod": pod,
     "communication": communication,
     "array": array,
