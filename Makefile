@@ -28,6 +28,9 @@ STAGE := printf '==> %s\n'
 WORKERS ?= 3
 # Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Pyodide runs tpunb on the page "In your browser". Only npm has it as a package.
+PYODIDE := 314.0.7
+
 # The checks of architecture, notebooks, course, wheel, site and workflows. No other target repeats them.
 CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_install_cells.py tests/test_course.py tests/test_wheel.py \
 	tests/test_site.py tests/test_docs.py tests/test_repository.py
@@ -282,7 +285,7 @@ jax-tests: .venv-compiler/.done
 	PYTHONPATH="$(CURDIR):$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
 		$(COMPILER)/python -m jax_tests "$(JAX)" $(ARGS)
 
-check: setup
+check: setup build/pyodide/.done-$(PYODIDE)
 	$(STAGE) "lint"
 	$(BIN)/ruff check --quiet --output-format concise
 	$(STAGE) "format"
@@ -292,7 +295,12 @@ check: setup
 	$(STAGE) "architecture, notebooks, wheel, site, links, workflows"
 	$(BIN)/python -m pytest -q $(CHECKS)
 
-site: setup
+build/pyodide/.done-$(PYODIDE):
+	rm -rf build/pyodide && mkdir -p build/pyodide && cd build/pyodide && \
+		npm pack --silent pyodide@$(PYODIDE) > /dev/null && tar xzf pyodide-$(PYODIDE).tgz && touch .done-$(PYODIDE) || \
+		echo "npm has brought no Pyodide: the site runs no Python in the browser."
+
+site: setup build/pyodide/.done-$(PYODIDE)
 	$(STAGE) "documentation"
 	$(BIN)/python -m sphinx -b html -q -W --keep-going -c docs -d build/doctrees . build/site
 	echo "The documentation is $(CURDIR)/build/site/index.html"

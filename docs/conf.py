@@ -13,6 +13,7 @@ import posixpath
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ sys.path.insert(0, str(ROOT))
 sys.path.append(str(ROOT / "tests"))
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's log is not about the documentation
 
-from generated_pages import with_generated  # noqa: E402
+from generated_pages import PROGRAMS, PYODIDE, with_generated  # noqa: E402
+from live_displays import LIVE, scripts  # noqa: E402
 
 import tpunb  # noqa: E402
 
@@ -40,7 +42,7 @@ html_theme_options = {
     "source_directory": "",
     "top_of_page_buttons": ["view"],
 }
-html_static_path = ["static"]
+html_static_path = ["static", "../tests/browser/host.js"]
 html_css_files = ["site.css"]
 html_search_scorer = str(ROOT / "docs" / "scorer.js")
 html_copy_source = False
@@ -86,8 +88,16 @@ _PICTURE = re.compile(
     r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">'
     r'\s*<img src="(?P<light>[^"]+)"(?P<rest>[^>]*)>\s*</picture>'
 )
+_DISPLAY = re.compile(r'<img class="only-dark" src="images/docs-([\w-]+)-dark\.png".*')
 _BADGE = re.compile(r"\[!\[([^\]]+)\]\(https:[^)]+\)\]")
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>\n', re.MULTILINE)
+_SCRIPTS = {
+    "docs/gallery": '<script defer src="../_static/host.js"></script>\n'
+    '<script defer src="../_static/live.js"></script>',
+    "docs/browser": '<script type="module" src="../_static/browser.js"></script>'
+    if PYODIDE.is_dir()
+    else "",
+}
 _RECORDS = ROOT / "docs" / "maintainers"
 _PROJECT = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"]
 
@@ -118,6 +128,9 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
     """Add what only the site has to a page."""
     text = _without_badges(_pictures(with_generated(source[0])))
     text = _ANCHOR.sub(r"(\1)=\n", text)
+    if name == "docs/gallery":
+        text = _DISPLAY.sub(_live, text)
+    text += f"\n{_SCRIPTS.get(name, '')}"
     if name.endswith("README"):  # its HTML links to sources
         text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", text)
     source[0] = f"{text}\n\n{_contents()}" if name == root_doc else text
@@ -130,6 +143,12 @@ def _pictures(text: str) -> str:
         r'<img class="only-light" src="\g<light>"\g<rest>>',
         text,
     )
+
+
+def _live(pictures: re.Match[str]) -> str:
+    """Return the place of a live display, with the pictures that are there until it is drawn."""
+    name = pictures[1]
+    return f'<div data-display="{name}">{pictures[0]}</div>' if name in LIVE else pictures[0]
 
 
 def _without_badges(text: str) -> str:
@@ -169,14 +188,35 @@ def _tree(caption: str, pages: list[str]) -> str:
 
 
 def _finish(app: Sphinx, error: Exception | None) -> None:
-    """Copy the pictures to the place that the pages' HTML expects, and write index.html."""
+    """Write what the pages' HTML expects: the pictures, the live displays, and index.html."""
     if error is not None:
         return
     site = Path(app.outdir)
     shutil.copytree(ROOT / "docs" / "images", site / "docs" / "images", dirs_exist_ok=True)
+    _add_python(site / "_static")
+    live = site / "_static" / "live"
+    live.mkdir(exist_ok=True)
+    for name, script in scripts():
+        (live / f"{name}.js").write_text(script, encoding="ascii")
     first = f"{root_doc}.html"
     (site / "index.html").write_text(
         f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={first}">'
         f'<title>{project}</title><a href="{first}">{project}</a>\n',
         encoding="utf-8",
     )
+
+
+def _add_python(folder: Path) -> None:
+    """Add Pyodide, tpunb and the saved programs, which `browser.js` runs, if Pyodide is there."""
+    if not PYODIDE.is_dir():
+        return
+    python = folder / "pyodide"
+    python.mkdir(exist_ok=True)
+    for pattern in ("*.mjs", "*.wasm", "*.zip", "pyodide-lock.json"):
+        for file in PYODIDE.glob(pattern):
+            shutil.copyfile(file, python / file.name)
+    with tempfile.TemporaryDirectory() as files:
+        shutil.copytree(PROGRAMS, files, dirs_exist_ok=True)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "tpunb", Path(files) / "tpunb", ignore=ignored)
+        shutil.make_archive(str(folder / "browser"), "zip", files)

@@ -9,11 +9,19 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from interface import commands, described, exit_codes, meaning, options, pytest_options, usage
 
+from tpunb._util.tables import escaped
+from tpunb._util.units import byte_count
 from tpunb.cli.explain import errors_page
+from tpunb.compiler.program import TpuProgram, load_program
 from tpunb.errors.catalogue import CHAPTERS, ENTRIES
+
+ROOT = Path(__file__).parents[1]
+PYODIDE = ROOT / "build" / "pyodide" / "package"
+PROGRAMS = ROOT / "docs" / "programs"
 
 _PLACE = re.compile(r"<!-- generated: (\w+) -->\n.*?<!-- /generated -->\n", re.DOTALL)
 _ENTRY = re.compile(r"^### (\w+)\. .*", re.MULTILINE)
@@ -85,4 +93,41 @@ def _markdown(text: str) -> str:
     )
 
 
-_PARTS = {"errors": _errors, "options": _options}
+def _browser() -> str:
+    """Return the form of the page that runs tpunb, which `docs/static/browser.js` makes live."""
+    if not PYODIDE.is_dir():
+        return "This copy of the site has no Pyodide, because `make site` found no npm.\n"
+    names = sorted(path.name for path in PROGRAMS.glob("*.tpuprogram"))
+    return _FORM.format(programs="\n".join(map(_choice, names)))
+
+
+def _choice(name: str) -> str:
+    """Return the line of a program that can be chosen, with its verdict."""
+    program = load_program(PROGRAMS / name)
+    assert isinstance(program, TpuProgram)
+    assert program.memory
+    used = f"{byte_count(program.memory.peak)} of {byte_count(program.memory.available)} a core"
+    verdict = f"{'fits' if program.ok else 'does not fit'}, {used}"
+    label = escaped(name.removesuffix(".tpuprogram"))
+    return f'<label><input type="checkbox" value="{escaped(name)}"> {label}: {verdict}</label>'
+
+
+_FORM = """\
+<form id="tpunb-browser" onsubmit="return false">
+<p role="status">This page needs JavaScript.</p>
+<fieldset disabled>
+<h2>Compiled programs</h2>
+{programs}
+<p><button name="open">Show, or compare several</button> <label>Your own: <input type="file" name="file" accept=".tpuprogram"></label></p>
+<h2>An error</h2>
+<textarea name="error" rows="4" aria-label="Error" placeholder="A message, a traceback or a log"></textarea>
+<button name="explain">Explain</button>
+<h2>Python</h2>
+<textarea name="code" rows="4" aria-label="Python" spellcheck="false">tpunb.draw.chip("v5e-8")</textarea>
+<button name="run">Run</button>
+</fieldset>
+<output></output>
+</form>
+"""
+
+_PARTS = {"browser": _browser, "errors": _errors, "options": _options}

@@ -42,7 +42,7 @@ FOR_TPUNB = {
     *(f"Connection.{name}" for name in ("framework", "lent", "link", "plan", "request")),
     *(f"DoctorReport.{name}" for name in ("hide", "machine", "prospect", "sections")),
     *("History.forget", "History.version", "History.when_changed"),
-    "LiveCurves.async_safe",
+    *("Explanation.rank", "LiveCurves.async_safe"),
 }
 """Members without an underscore that are not for users, and may change in any release."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.compile import compile
     from tpunb.compiler.fit.batch_sizes import largest_batch
     from tpunb.compiler.program import load_program
+    from tpunb.compiler.searching import search
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.doctor import doctor
     from tpunb.display.tracked_loop import track
@@ -59,6 +60,7 @@ __all__ = [
     "largest_batch",
     "load_program",
     "profile",
+    "search",
     "show",
     "track",
     "verify",
@@ -80,6 +82,7 @@ _HOMES = {
     "largest_batch": "tpunb.compiler.fit.batch_sizes",
     "load_program": "tpunb.compiler.program",
     "profile": "tpunb.tensorflow.cells.profiling",
+    "search": "tpunb.compiler.searching",
     "show": "tpunb.notebook.displays",
     "track": "tpunb.display.tracked_loop",
     "verify": "tpunb.verification.run",

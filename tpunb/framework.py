@@ -8,7 +8,7 @@ the compiler to the display, which imports the compiler.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tpunb.machine.framework import JAX
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.ask.compile_settings import Settings
     from tpunb.compiler.ask.topologies import Target
     from tpunb.compiler.fit.any_batch import Lowerer
-    from tpunb.compiler.fit.fits import Ways
+    from tpunb.compiler.fit.candidates import Spaces
     from tpunb.compiler.program import TpuProgram
     from tpunb.connection.plan import Plan
     from tpunb.tensorflow.checks.rule_check import CheckReport
@@ -141,10 +141,18 @@ class JaxPort(Framework, Protocol):
     ) -> TpuProgram:
         """Return a program that fits with advice, refused if it does not fit beside the arrays."""
 
-    def ways_to_fit(
-        self, call: tuple[Any, Sequence[Any]], kind: Target, settings: Settings
-    ) -> Ways:
+    def ways_to_fit(self, call: tuple[Any, Sequence[Any]], kind: Target) -> Spaces:
         """Return the changes to a call that may make it fit, by name."""
+
+    def search(
+        self,
+        fn: Any,
+        args: Sequence[Any],
+        kinds: Sequence[Target],
+        progress: Callable[[str], None] | None,
+        **options: Any,
+    ) -> Any:
+        """Find the layout of a call that fits. `tpunb.search` has the options."""
 
 
 def tensorflow(door: str = "") -> TensorFlowPort:
@@ -192,6 +200,11 @@ class ProgramDisplay(Protocol):
 
     def publish(self, programs: Sequence[Program]) -> None:
         """Show programs in the notebook's cell, if there is one."""
+
+    def frontier(
+        self, points: Sequence[tuple[str, float, int, bool, bool]], limits: Collection[int]
+    ) -> str:
+        """Return a picture of programs by time and memory, whose points are of `frontier.Point`."""
 
 
 def program_display() -> ProgramDisplay:

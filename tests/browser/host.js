@@ -53,7 +53,7 @@ function withBuffers(state, buffers) {
 
 /** Starts a widget; `window.widgets` has its model and view by id. */
 window.widgets = {};
-window.mount = async (id, state, buffers) => {
+window.mount = async (id, state, buffers, place = document.body) => {
   const model = new Model(id, withBuffers(state, buffers));
   const style = document.createElement("style");
   style.textContent = state._css;
@@ -62,7 +62,7 @@ window.mount = async (id, state, buffers) => {
   const module = await import(url);
   const definition = typeof module.default === "function" ? await module.default() : module.default;
   await definition.initialize?.({ model });
-  window.widgets[id] = { model, definition, stop: null, el: null };
+  window.widgets[id] = { model, definition, stop: null, el: null, place };
   await window.show(id);
 };
 
@@ -71,7 +71,7 @@ window.show = async (id) => {
   const widget = window.widgets[id];
   await window.hide(id);
   widget.el = document.createElement("div");
-  document.body.append(widget.el);
+  widget.place.append(widget.el);
   widget.stop = await widget.definition.render({ model: widget.model, el: widget.el });
 };
 

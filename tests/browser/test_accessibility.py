@@ -10,8 +10,8 @@ import pytest
 from hosting import Hosted
 from support import programs as made
 from support.displayed import PerReplica
+from support.gallery import noise, trained, without_timer
 from support.tiers import THOROUGH
-from test_curves import noise, trained, without_timer
 from test_programs import several
 from test_replicas import GALLERY, distributed  # noqa: F401
 

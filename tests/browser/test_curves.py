@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hosting import FRAMES, darken
 from playwright.sync_api import expect
+from support.gallery import noise, trained, without_timer
 
 from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.page_data import es_module
@@ -16,34 +17,6 @@ from tpunb.training.history import History
 
 ROOT = "[data-testid=tpunb-curves]"
 HOSTILE = "<img src=x onerror=alert(1)> </script>"
-
-
-def noise(step: int, seed: int = 0) -> float:
-    """Return a number that looks random and is the same in every run."""
-    return math.sin(step * 12.9898 + seed * 78.233) * 43758.5453 % 1 - 0.5
-
-
-def trained(
-    name: str = "", steps: int = 500, speed: float = 1.0, total: int | None = None
-) -> History:
-    history = History(name, total_steps=total)
-    seed = sum(map(ord, name))
-    for step in range(1, steps + 1):
-        at = speed * step / 500
-        loss = 2.2 * math.exp(-3.2 * at) + 0.12 + 0.16 * noise(step, seed) * math.exp(-at)
-        history.append(
-            step, loss=loss, accuracy=1 - 0.9 * math.exp(-2.6 * at) + 0.03 * noise(step, seed + 1)
-        )
-        if step % 50 == 0:
-            history.append(step, val_loss=2.2 * math.exp(-3 * at) + 0.2 + 0.12 * at**3)
-            history.append(step, val_accuracy=0.95 - 0.9 * math.exp(-2.4 * at))
-    return history
-
-
-def without_timer(widget: CurvesWidget) -> CurvesWidget:
-    """Stop the widget's thread: the test sends its updates, as Playwright allows a single thread."""
-    widget._follower.stop()
-    return widget
 
 
 def both_themes(page: Any, screenshot: Any, name: str) -> None:

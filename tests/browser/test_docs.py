@@ -17,22 +17,13 @@ from typing import Any
 import pytest
 from hosting import FRAMES, SCREENSHOTS, Hosted
 from playwright.sync_api import expect
-from support import programs as made
-from support.displayed import PerReplica
-from support.placements import ARRAYS, described, tree
+from support.gallery import WIDGETS, saved
 from support.tiers import THOROUGH
-from test_curves import noise, trained, without_timer
-from test_replicas import distributed, structure, with_nan  # noqa: F401
-from test_topology import assigned, core, drawn
+from test_replicas import distributed  # noqa: F401
+from test_topology import core, drawn
 
-from tpunb.compiler.program import TpuProgram, TpuPrograms, load_program
-from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.programs import ProgramsWidget
-from tpunb.display.widgets.replicas import ReplicasWidget
-from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.draw import chip, collective
-from tpunb.tpu.types import accelerator
-from tpunb.training.history import History
 
 pytestmark = THOROUGH
 
@@ -47,7 +38,7 @@ Scene = Callable[[Any, Any], Any]
 
 def topology(host: Host, page: Any) -> Any:
     """Planes side by side, with the focus on a core whose replica is selected."""
-    host(lambda: TopologyWidget(assigned("v4-64", 2), selected=[5]))
+    host(WIDGETS["topology"])
     root = drawn(page)
     core(root, 10).focus()
     expect(root).to_have_attribute("data-selected", "5")
@@ -57,7 +48,7 @@ def topology(host: Host, page: Any) -> Any:
 
 def replicas(host: Host, page: Any) -> Any:
     """A structure, with the pointer on the same element in all panels."""
-    hosted = host(lambda: ReplicasWidget(structure(), section=1))
+    hosted = host(WIDGETS["replicas"])
     root = page.locator("[data-testid=tpunb-replicas]")
     root.locator("[role=option] img").nth(1).hover(position={"x": 40, "y": 60})
     page.evaluate(FRAMES)
@@ -69,9 +60,7 @@ def replicas(host: Host, page: Any) -> Any:
 
 
 def replicas_difference(host: Host, page: Any) -> Any:
-    """The difference of a replica from the first replica."""
-    values = [with_nan(2 if replica == 2 else 0) for replica in range(4)]
-    host(lambda: ReplicasWidget(PerReplica(*values), mode="difference", selected=[2]))
+    host(WIDGETS["replicas-difference"])
     root = page.locator("[data-testid=tpunb-replicas]")
     expect(root).to_have_attribute("data-mode", "difference")
     expect(root.locator("div[role=option]").nth(2)).to_contain_text("60 NaN")
@@ -80,21 +69,8 @@ def replicas_difference(host: Host, page: Any) -> Any:
 
 
 def curves(host: Host, page: Any) -> Any:
-    """A training run with 8 replicas, with the cursor on it."""
-    history = trained(steps=320, total=1000)
-    spread = History("mnist", total_steps=1000)
-    for step, loss, accuracy in zip(
-        history.steps("loss"), history.values("loss"), history.values("accuracy"), strict=True
-    ):
-        losses = [loss * (1 + 0.3 * noise(int(step) // 3, core)) for core in range(8)]
-        spread.append(int(step), loss=losses, accuracy=float(accuracy))
-        if step % 50 == 0:
-            row = int(step) // 50 - 1
-            spread.append(
-                int(step),
-                {name: history.values(name)[row] for name in ("val_loss", "val_accuracy")},
-            )
-    host(lambda: without_timer(CurvesWidget(spread, smoothing=60)))
+    """A training run with the cursor on it."""
+    host(WIDGETS["curves"])
     root = page.locator("[data-testid=tpunb-curves]")
     expect(root).to_have_attribute("data-points", "320")
     expect(root).to_have_attribute("data-state", "running")
@@ -105,11 +81,7 @@ def curves(host: Host, page: Any) -> Any:
 
 
 def curves_runs(host: Host, page: Any) -> Any:
-    """Three runs to compare."""
-    runs = [trained("baseline"), trained("lr 3e-4", speed=1.4), trained("dropout", speed=0.7)]
-    for run in runs:
-        run.finish()
-    host(lambda: without_timer(CurvesWidget(runs, smoothing=80, scale="log")))
+    host(WIDGETS["curves-runs"])
     root = page.locator("[data-testid=tpunb-curves]")
     expect(root).to_have_attribute("data-runs", "3")
     expect(root).to_have_attribute("data-state", "finished")
@@ -118,9 +90,7 @@ def curves_runs(host: Host, page: Any) -> Any:
 
 
 def programs(host: Host, page: Any) -> Any:
-    """A training step compiled for several types."""
-    types = TpuPrograms([made.FITS, made.TOO_LARGE, made.REFUSED, made.UNKNOWN])
-    host(lambda: ProgramsWidget(types))
+    host(WIDGETS["programs"])
     root = page.locator("[data-testid=tpunb-programs]")
     root.get_by_text("TPU v3-8 ·").click()
     expect(root.get_by_text("110 ms to 174 ms a call (estimated)")).to_be_visible()
@@ -128,9 +98,8 @@ def programs(host: Host, page: Any) -> Any:
 
 
 def step(host: Host, page: Any) -> Any:
-    """The upper half of a transformer's step on a mesh, which the TPU's own compiler compiled."""
-    program = load_program(Path(__file__).with_name("step.tpuprogram"))
-    assert isinstance(program, TpuProgram)
+    """The upper half of a transformer's step on a mesh."""
+    program = saved("step")
     assert program.memory
     assert program.time
     upper = dataclasses.replace(
@@ -138,7 +107,6 @@ def step(host: Host, page: Any) -> Any:
         memory=dataclasses.replace(program.memory, largest=()),
         time=dataclasses.replace(program.time, by_operation=(), collectives=(), not_counted=()),
         notes=(),
-        provenance=None,
     )
     host(lambda: ProgramsWidget(upper))
     root = page.locator("[data-testid=tpunb-programs]")
@@ -151,9 +119,7 @@ def step(host: Host, page: Any) -> Any:
 
 def too_large(host: Host, page: Any) -> Any:
     """Attention that does not fit, with the red bar at the red line."""
-    program = load_program(Path(__file__).with_name("attention.tpuprogram"))
-    assert isinstance(program, TpuProgram)
-    host(lambda: ProgramsWidget(dataclasses.replace(program, provenance=None)))
+    host(WIDGETS["too-large"])
     root = page.locator("[data-testid=tpunb-programs]")
     expect(root).to_contain_text("Does not fit")
     return root
@@ -161,11 +127,7 @@ def too_large(host: Host, page: Any) -> Any:
 
 def memory(host: Host, page: Any) -> Any:
     """A step of training with and without `jax.checkpoint`, which the TPU's compiler compiled."""
-    folder = Path(__file__).parent
-    programs = [
-        load_program(folder / f"{name}.tpuprogram") for name in ("plain", "with_checkpoint")
-    ]
-    host(lambda: ProgramsWidget(programs))
+    host(WIDGETS["memory"])
     root = page.locator("[data-testid=tpunb-programs]")
     expect(root.get_by_role("img")).to_have_count(2)
     return root.locator("div:has(> div > img)").last
@@ -173,13 +135,13 @@ def memory(host: Host, page: Any) -> Any:
 
 def pod(host: Host, page: Any) -> Any:
     """The largest Pod of v5p."""
-    host(lambda: TopologyWidget(accelerator("v5p-17920")))
+    host(WIDGETS["pod"])
     return drawn(page)
 
 
 def communication(host: Host, page: Any) -> Any:
     """A program whose cores send each other gradients and activations."""
-    host(lambda: ProgramsWidget(made.COMMUNICATING))
+    host(WIDGETS["communication"])
     root = page.locator("[data-testid=tpunb-programs]")
     section = root.locator("details").filter(has_text="5 collectives send")
     expect(section).to_contain_text("all-reduce")
@@ -188,7 +150,7 @@ def communication(host: Host, page: Any) -> Any:
 
 def array(host: Host, page: Any) -> Any:
     """An array of JAX that is cut over eight devices, with copies."""
-    host(lambda: ReplicasWidget(described(ARRAYS["copies"])))
+    host(WIDGETS["array"])
     root = page.locator("[data-testid=tpunb-replicas]")
     expect(root).to_contain_text("2 copies of each")
     return root
@@ -196,7 +158,7 @@ def array(host: Host, page: Any) -> Any:
 
 def tree_of_arrays(host: Host, page: Any) -> Any:
     """The parameters of a model, with the place of each."""
-    host(lambda: ReplicasWidget(described(tree())))
+    host(WIDGETS["tree-of-arrays"])
     root = page.locator("[data-testid=tpunb-replicas]")
     expect(root).to_contain_text("is replicated on every device")
     return root

@@ -12,6 +12,7 @@ import pytest
 from hosting import FRAMES, Hosted, darken
 from playwright.sync_api import expect
 from support.displayed import PerReplica, know_per_replica
+from support.gallery import random, structure, walk, waves, with_nan
 from support.tiers import THOROUGH
 
 from tpunb._util.units import number_text
@@ -34,23 +35,6 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> None:
     know_per_replica(monkeypatch)
 
 
-def random(replica: int) -> np.random.Generator:
-    return np.random.default_rng(replica)
-
-
-def waves(replica: int, sides: tuple[int, int] = (40, 60)) -> Any:
-    rows, columns = np.mgrid[: sides[0], : sides[1]]
-    return np.sin(rows / 7 + replica / 3) * np.cos(columns / 9) + replica / 10
-
-
-def with_nan(replica: int) -> Any:
-    array = waves(replica)
-    if replica == 2:
-        array[10:16, 20:30] = np.nan
-        array[30, 40:50] = np.inf
-    return array.astype(np.float32)
-
-
 def image(replica: int, count: int = 4) -> Any:
     rows, columns = np.mgrid[:32, :32]
     pictures = [
@@ -58,22 +42,6 @@ def image(replica: int, count: int = 4) -> Any:
         for number in range(count)
     ]
     return np.array(pictures, np.uint8)
-
-
-def walk(replica: int) -> Any:
-    return random(replica).normal(size=2000).cumsum().astype(np.float32)
-
-
-def structure() -> Any:
-    return {
-        "loss": PerReplica(*[np.float32(2.5 + math.sin(k)) for k in range(8)]),
-        "logits": PerReplica(*[waves(k, (16, 24)) for k in range(8)]),
-        "state": {
-            "step": PerReplica(*[np.int64(120)] * 8),
-            "slots": (PerReplica(*[walk(k) for k in range(8)]), "adam"),
-        },
-        "mask": PerReplica(*[np.eye(4, dtype=bool)] * 8),
-    }
 
 
 def widths(replica: int) -> Any:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hosting import HERE, Hosted
 from playwright.sync_api import expect
+from support.gallery import waves, without_timer
 from support.tiers import THOROUGH
-from test_curves import without_timer
-from test_replicas import distributed, waves, widget_of
+from test_replicas import distributed, widget_of
 
 import tpunb
 from tpunb.display.describe.topology_description import describe_accelerator

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import importlib
 import json
 import math
 import pickle
+import re
 import sys
 import types
 import warnings
@@ -14,17 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import jax
 import jax.numpy as jnp
 import nbformat
 import numpy as np
 import pytest
+from jax._src.interpreters import mlir
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxlib.mlir.dialects import stablehlo
 
 import tpunb
 from tpunb.cli import main
+from tpunb.compiler.ask import libtpu
 from tpunb.errors import TpuWarning
+from tpunb.jax.compiler.judge import Judge, Judgement
 from tpunb.jax.virtual import execution
 from tpunb.jax.virtual.uncomputed import uncomputed_arrays
 from tpunb.machine import resources
@@ -238,6 +246,39 @@ def test_many_copied_arrays_take_little_memory() -> None:
     assert sum(computed) * 4 * MIB <= GIB / 2
 
 
+SAVED: dict[str, Callable[[Any, Path], Any]] = {
+    "np.save": lambda x, path: np.save(path, x),
+    "np.savez": lambda x, path: np.savez(path, x=x),
+    "np.savetxt": lambda x, path: np.savetxt(path, x),
+    "jnp.save": lambda x, path: jnp.save(path, x),
+    "savez of an earlier import": lambda x, path: savez(path, {"x": x}),
+    "h5py": lambda x, path: h5py.File(path, "w").create_dataset("x", data=x),
+    "pickle": lambda x, path: pickle.dump(x, path.open("wb")),
+}
+
+
+def savez(path: Path, arrays: dict[str, Any], save: Any = np.savez) -> None:
+    save(path, **arrays)
+
+
+@pytest.mark.usefixtures("dry")
+@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.filterwarnings("ignore:unclosed file")
+def test_small_arrays_are_not_saved_either(name: str, tmp_path: Path) -> None:
+    """A file of NaN would look like a result."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        refused = ""
+        try:
+            SAVED[name](large()[:2, :3], tmp_path / "uncomputed")
+        except RuntimeError as error:
+            refused = str(error)
+    said = [refused, *(str(warning.message) for warning in caught)]
+    assert any("not saved" in each or "no values to" in each for each in said)
+    SAVED[name](jnp.ones((2, 3)), tmp_path / "computed")
+    assert any(path.stat().st_size for path in tmp_path.glob("computed*"))
+
+
 class Composite(types.SimpleNamespace):
     """Arguments of Orbax, which raises a KeyError for an absent attribute."""
 
@@ -246,29 +287,95 @@ class Composite(types.SimpleNamespace):
         raise KeyError(name)
 
 
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
+    """Return a function that imports a stand-in of a package's module with some source."""
+
+    def make(name: str, source: str) -> Any:
+        path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True)
+        path.write_text(source, encoding="utf-8")
+        parts = name.split(".")
+        for count in range(len(parts)):
+            monkeypatch.delitem(sys.modules, ".".join(parts[: count + 1]), raising=False)
+        return importlib.import_module(name)
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return make
+
+
 @pytest.mark.parametrize("is_imported", [False, True])
 def test_orbax_saves_no_uncomputed_arrays(
-    is_imported: bool, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_imported: bool, connect: Connect, imported: Callable[[str, str], Any]
 ) -> None:
-    package = tmp_path / "orbax" / "checkpoint"
-    package.mkdir(parents=True)
-    (package / "checkpoint_manager.py").write_text(
-        "class CheckpointManager:\n    def save(self, step, args): return f'{step}: {args}'\n",
-        encoding="utf-8",
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
     name = "orbax.checkpoint.checkpoint_manager"
-    for each in ("orbax", "orbax.checkpoint", name):
-        monkeypatch.delitem(sys.modules, each, raising=False)
+    source = "class CheckpointManager:\n    def save(self, step, args): return f'{step}: {args}'\n"
     if is_imported:
-        importlib.import_module(name)
+        manager = imported(name, source).CheckpointManager()
     connect(dry=True)
-    manager = importlib.import_module(name).CheckpointManager()
+    if not is_imported:
+        manager = imported(name, source).CheckpointManager()
     with pytest.warns(TpuWarning, match="not saved"):
         assert manager.save(1, args=Composite(tree={"w": [large()]})) is False
     assert manager.save(2, args="all") == "2: all"
     connect()
     assert manager.save(3, args="all") == "3: all"
+
+
+class Stored:
+    """An array in a file, which does not read its values."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+        self.dtype = types.SimpleNamespace(numpy_dtype=np.dtype("f"))
+
+    def __getitem__(self, part: Any) -> jax.Array:
+        """Return no rows."""
+        assert part == slice(None, 0)
+        return jnp.zeros((0, *self.shape[1:]), jnp.bfloat16)
+
+    def get_shape(self) -> list[int]:
+        return list(self.shape)
+
+
+@pytest.mark.usefixtures("dry")
+def test_orbax_reads_no_values_of_large_arrays(imported: Callable[[str, str], Any]) -> None:
+    module = imported(
+        "orbax.checkpoint._src.serialization.serialization",
+        "async def _read_and_create_array(t, *, global_shape, dtype, sharding): return 'read', 4\n",
+    )
+    rows = along_rows()
+
+    def restored(*shape: int, dtype: Any = None) -> Any:
+        read = module._read_and_create_array(
+            Stored(*shape), global_shape=shape, dtype=dtype, sharding=rows
+        )
+        return asyncio.run(read)
+
+    array, size = restored(2048, 4096)
+    assert not is_computed(array)
+    assert (array.shape, array.dtype, array.sharding, size) == ((2048, 4096), "float32", rows, 0)
+    assert restored(4096, 4096, dtype=np.dtype("int8"))[0].dtype == "int8"
+    assert restored(8) == ("read", 4)
+
+
+@pytest.mark.usefixtures("dry")
+def test_safetensors_reads_no_values_of_large_arrays(
+    imported: Callable[[str, str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = imported("safetensors.flax", "def load_file(filename): raise AssertionError\n")
+    stored = {"large": Stored(4096, 4096), "small": Stored(3), "number": Stored()}
+    file = types.SimpleNamespace(
+        keys=lambda: stored, get_slice=stored.__getitem__, get_tensor=lambda name: f"read {name}"
+    )
+    opened = contextlib.nullcontext(file)
+    monkeypatch.setattr(
+        sys.modules["safetensors"], "safe_open", lambda *args, **named: opened, raising=False
+    )
+    loaded = module.load_file("model.safetensors")
+    assert (loaded["small"], loaded["number"]) == ("read small", "read number")
+    assert not is_computed(loaded["large"])
+    assert (loaded["large"].shape, loaded["large"].dtype) == ((4096, 4096), jnp.bfloat16)
 
 
 @pytest.mark.usefixtures("dry")
@@ -292,18 +399,50 @@ def test_donated_arrays_are_deleted() -> None:
         np.asarray(given)
 
 
-def test_arrays_that_share_parts_are_deleted_and_counted_alone(dry: Any) -> None:
+@pytest.mark.parametrize("places", [along_rows, lambda: jax.devices()[0]])
+def test_arrays_that_share_parts_are_deleted_and_counted_alone(
+    places: Callable[[], Any], dry: Any
+) -> None:
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
-    start = jax.device_put(large(), along_rows())
+    start = jax.device_put(large(), places())
     given = [start + number for number in range(3)]
     before = max(dry.memory_per_core())
     made = step(given[0])
     given[1].delete()
     assert [array.is_deleted() for array in (*given, start, made)] == [True, True] + 3 * [False]
-    assert max(dry.memory_per_core()) == before - start.nbytes // 8
+    assert max(dry.memory_per_core()) == before - start.nbytes // len(start.devices())
     assert NOT in repr(step(given[2]))
     with pytest.raises(RuntimeError, match="deleted"):
         given[1] + 1
+
+
+@pytest.mark.usefixtures("dry")
+def test_jax_is_asked_for_a_program_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX compares arguments with a program's in Python, which takes longer than a step may."""
+    asked: list[str] = []
+    resolve = jax._src.pjit._resolve_and_lower
+
+    def noted(args: Any, *rest: Any, name: str, **named: Any) -> Any:
+        asked.append(name)
+        return resolve(args, *rest, name=name, **named)
+
+    @jax.jit
+    def step(x: jax.Array, key: jax.Array, factor: float) -> Any:
+        return x * factor, jax.random.split(key)[0], x.sum()
+
+    monkeypatch.setattr(jax._src.pjit, "_resolve_and_lower", noted)
+    rows, key = along_rows(), jax.random.key(0)
+    for place in (rows, NamedSharding(rows.mesh, P()), rows):
+        x = jax.device_put(large(), place)
+        for _ in range(3):
+            x, key, _ = step(x, key, 0.5)
+            assert x.sharding.is_equivalent_to(place, 2)
+    step(x.astype(jnp.bfloat16), key, 2)
+    count = asked.count("step")
+    assert 4 <= count <= 6  # where a key has another place after the first call
+    for _ in range(9):
+        x, key, _ = step(x, key, 0.5)
+    assert asked.count("step") == count
 
 
 @pytest.mark.usefixtures("dry")
@@ -401,6 +540,100 @@ def test_the_limit_of_addresses_is_read(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (1, 1))
     assert unlimited
     assert resources.measure().available == 0
+
+
+def donating() -> tuple[Any, ...]:
+    def loss(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.scan(jax.checkpoint(lambda x, w: (jnp.tanh(x @ w), None)), x, weights)[
+            0
+        ].mean()
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(weights: jax.Array, x: jax.Array) -> Any:
+        value, gradients = jax.value_and_grad(loss)(weights, x)
+        return weights - gradients, value
+
+    rows = along_rows()
+    places = NamedSharding(rows.mesh, P(None, "d"))
+    weights = jax.jit(lambda: jnp.ones((4, 1024, 1024)), out_shardings=places)()
+    return step, weights, jax.device_put(np.ones((4096, 1024), "f"), rows)
+
+
+def sharded_by_hand() -> tuple[Any, ...]:
+    rows = along_rows()
+    step = jax.jit(
+        jax.shard_map(
+            lambda w, x: (w - jax.lax.psum(x, "d").mean(0), jax.lax.axis_index("d")[None]),
+            mesh=rows.mesh,
+            in_specs=(P(), P("d")),
+            out_specs=(P(), P("d")),
+        )
+    )
+    return step, jax.device_put(large()[0], NamedSharding(rows.mesh, P())), large(4096, 4096)
+
+
+def accumulating() -> tuple[Any, ...]:
+    @functools.partial(jax.jit, static_argnames="parts", donate_argnames="state")
+    def step(state: dict[str, Any], x: Any, rate: float, *, parts: int) -> Any:
+        gradient = jax.grad(lambda w, x: ((x @ w) ** 2).mean())
+
+        def add(total: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+            return total + gradient(state["w"], x), None
+
+        w, batches = state["w"], x.reshape(parts, -1, x.shape[-1])
+        total, _ = jax.lax.scan(add, jnp.zeros_like(w), batches)
+        key = jax.random.fold_in(state["key"], state["count"])
+        noise = jax.random.normal(key, w.shape)
+        return {"w": w - rate * total + noise, "key": key, "count": state["count"] + 1}
+
+    rows = along_rows()
+    w = jax.device_put(large(2048, 2048), NamedSharding(rows.mesh, P(None, "d")))
+    state = {"w": w, "key": jax.random.key(0), "count": jnp.int32(0)}
+    return functools.partial(step, parts=4), state, np.ones((64, 2048), "f"), 0.5
+
+
+def on_one_device() -> tuple[Any, ...]:
+    def step(x: jax.Array) -> Any:
+        return jax.lax.platform_dependent(x, tpu=jnp.sin, default=jnp.cos), x.astype(jnp.int4)
+
+    return jax.jit(step), large()
+
+
+FORMS = [donating, sharded_by_hand, accumulating, on_one_device]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_compiler_gets_what_compile_gives_it(
+    form: Callable[[], tuple[Any, ...]], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same operations, shardings and donated arguments, so the verdicts are equal."""
+    judged: dict[str, bytes] = {}
+
+    def begin(judge: Any, program: Any, *rest: Any) -> Judgement:
+        judged[program.name] = program.for_a_tpu.artifact()
+        return Judgement(program.name)
+
+    def read(module: bytes, deadline: Any) -> Any:
+        raise StopIteration(module)
+
+    monkeypatch.setattr(Judge, "begin", begin)
+    monkeypatch.setattr(libtpu, "read_exported", read)
+    monkeypatch.setattr(libtpu, "start", lambda **options: None)
+    connect(dry=True, judge="wait")
+    step, *args = form()
+    step(*args)
+    with pytest.raises(StopIteration) as compiled:
+        tpunb.compile(step, *args)
+    name = getattr(step, "func", step).__name__
+    assert operations(judged[name]) == operations(compiled.value.value)
+
+
+def operations(module: bytes) -> str:
+    """Return the text of a module without what `jax.export` adds, and numbers in JAX's names."""
+    with (context := mlir.make_ir_context()):
+        text = str(stablehlo.deserialize_portable_artifact(context, module))
+    text = text.replace("jax.uses_shape_polymorphism = false, ", "")
+    return re.sub(r"(@\w+?)_\d+\b", r"\1", text)
 
 
 @pytest.mark.usefixtures("libtpu")
@@ -541,7 +774,7 @@ def test_keras_trains_and_saves_nothing(
     assert main(["run", "--tpu", "v5e-8", "--dry", "--judge", "off", "train.py"]) == 3
     captured = capfd.readouterr()
     assert "{'loss': [nan]} False" in captured.out
-    assert "The checkpoint is not saved" in captured.err
+    assert "checkpoint is not saved" in captured.err
 
 
 @pytest.mark.usefixtures("libtpu")

@@ -154,9 +154,16 @@ def cross_entropy(model: Decoder, x: Any, labels: Any, head: Any) -> Any:
     return total / labels.size
 
 
-def step(model: Decoder) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a training step, and its arguments' shapes."""
-    attend = attention(model)
+def step(
+    model: Decoder, attend: Callable[..., Any] | None = None
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a training step, and its arguments' shapes.
+
+    Args:
+        model: The sizes.
+        attend: Attention for `[batch, heads, length, size]`; None for splash attention.
+    """
+    attend = attend or attention(model)
 
     def loss(weights: Weights, tokens: Any, labels: Any) -> Any:
         scanned = {name: w for name, w in weights.items() if name not in ("words", "head", "norm")}

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tpunb.display.draw.programs.frontier import frontier as frontier
 from tpunb.display.draw.programs.html import programs_bundle
 from tpunb.display.live_progress import CompilationDisplay
 from tpunb.display.widgets import frontend

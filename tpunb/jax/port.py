@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.ask.compile_settings import Settings
     from tpunb.compiler.ask.topologies import Target
     from tpunb.compiler.fit.any_batch import Lowerer
-    from tpunb.compiler.fit.fits import Ways
+    from tpunb.compiler.fit.candidates import Spaces
     from tpunb.compiler.program import TpuProgram
     from tpunb.connection.plan import Plan
     from tpunb.framework import RunsCells
@@ -88,7 +88,19 @@ def with_advice(
     return beside_live_arrays(program, kind, *call) if live_arrays else program
 
 
-def ways_to_fit(call: tuple[Any, Sequence[Any]], kind: Target, settings: Settings) -> Ways:
+def ways_to_fit(call: tuple[Any, Sequence[Any]], kind: Target) -> Spaces:
     from tpunb.jax.compiler.fits import ways
 
-    return ways(*call, kind, settings)
+    return ways(*call, kind)
+
+
+def search(
+    fn: Any,
+    args: Sequence[Any],
+    kinds: Sequence[Target],
+    progress: Callable[[str], None] | None,
+    **options: Any,
+) -> Any:
+    from tpunb.jax.compiler.search.search import Options, search
+
+    return search(fn, args, kinds, Options(**options), progress)

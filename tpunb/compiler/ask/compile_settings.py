@@ -23,6 +23,8 @@ class Settings:
         deadline: The deadline for the whole compilation.
         speed: Whether to estimate the time, which takes ten times as long.
         details: Whether to find tensors, lines and layers, beside the verdict and the peak.
+        rough: Whether to read the collectives, and a time to rank programs by, from a program that
+            is compiled at low effort. It takes a quarter of the time of full effort, or less.
         progress: Called with a sentence about each next step.
         choose_user: Chooses the line that uses memory and time; None for the choice of `choose`.
     """
@@ -31,6 +33,7 @@ class Settings:
     deadline: Deadline
     speed: bool = False
     details: bool = True
+    rough: bool = False
     progress: Callable[[str], None] = lambda _: None
     choose_user: Choose | None = None
 

@@ -144,7 +144,7 @@ class _Compilation:
         """Return a program completed with the compiler's answer."""
         prepared, settings, name = self.prepared, self.settings, self.wanted.tpu.name
         # JAX's own compilation is at full effort, and users compare the two.
-        low = not settings.speed and not (prepared.jax and settings.details)
+        low = settings.rough or not (settings.speed or (prepared.jax and settings.details))
         available = self.wanted.hardware.usable_bytes
         settings.progress(f"compiling for {name}")
         given = settings.deadline.left
@@ -183,7 +183,7 @@ class _Compilation:
             wanted,
             deadline=settings.deadline,
             low_effort=low,
-            text=settings.details or settings.speed,
+            text=settings.details or settings.speed or settings.rough,
             refused=refused,
             schedule=settings.speed and not refused and wanted.tpu.family in FORMS,
         )
@@ -232,9 +232,9 @@ class _Compilation:
         origins = prepared.origins
         lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
         in_order = sorted(lines, key=lambda line: (line.file, line.line))
-        speed = self.settings.speed
-        unknown = why_no_time(answer, runs, wanted) if speed else ""
-        has_time = speed and not unknown
+        speed, rough = self.settings.speed, self.settings.rough
+        unknown = why_no_time(answer, runs, wanted)
+        has_time = (speed or rough) and not unknown
         time = step_time(answer, module, runs, origins, wanted) if has_time else None
         found = communication(module, runs, prepared, wanted, time)
         # An estimate of the time has this note.
@@ -244,7 +244,7 @@ class _Compilation:
             time=time,
             collectives=collectives_in(module, runs),
             communication=found,
-            notes=(*program.notes, *filter(None, [*notes, unknown])),
+            notes=(*program.notes, *notes, *([unknown] if speed and unknown else [])),
             lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
         )
 

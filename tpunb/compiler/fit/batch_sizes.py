@@ -76,35 +76,77 @@ _ROUND = 128
 """The lanes of a TPU's registers and matrix units. Batches that are a multiple of it fill them."""
 
 
-@dataclasses.dataclass
-class Found:
-    """The state of a search for the largest batch of a replica that fits.
+class Sizes:
+    """A search for the largest batch of a replica that fits.
+
+    Args:
+        replicas: The number of replicas.
+        attempt: Compiles with a given size.
+        progress: Called with each next try.
 
     Attributes:
-        fits: The largest size that is known to fit; 0 if none is.
-        fails: The smallest size that is known not to fit; None if none is.
-        tries: The number of sizes that were tried.
+        note: Why a larger batch may fit; empty if none does.
+        stopped: Whether an interrupt ended the search.
     """
 
-    fits: int = 0
-    fails: int | None = None
-    tries: int = 0
+    def __init__(
+        self,
+        replicas: int,
+        attempt: Callable[[int], TpuProgram],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._replicas, self._attempt, self._progress = replicas, attempt, progress
+        self._fits: dict[int, bool] = {}
+        self.note, self.stopped = "", False
 
-    def note(self, size: int, *, fits: bool) -> None:
-        """Note the result of a try."""
-        self.tries += 1
-        if fits:
-            self.fits = max(self.fits, size)
-        else:
-            self.fails = min(size, self.fails or size)
-
-    def described(self, replicas: int) -> str:
-        """Return the global batches that are known, as in "fits: 64; does not: 128"."""
-        fits = f"fits: {grouped(self.fits * replicas)}" if self.fits else ""
-        fails = f"does not: {grouped(self.fails * replicas)}" if self.fails else ""
-        if not fits:
-            fails = fails.replace("does not", "does not fit")
+    @property
+    def known(self) -> str:
+        """The global batches that are known, as in "fits: 64; does not: 128"."""
+        most = max((size for size, fits in self._fits.items() if fits), default=0)
+        least = min((size for size, fits in self._fits.items() if not fits), default=0)
+        fits = f"fits: {grouped(most * self._replicas)}" if most else ""
+        does_not = "does not" if most else "does not fit"
+        fails = f"{does_not}: {grouped(least * self._replicas)}" if least else ""
         return "; ".join(filter(None, [fits, fails]))
+
+    def largest(self, first: int, available: int, *, fine: int, step: int) -> int:
+        """Return the largest size that is found to fit; 0 if none is.
+
+        Args:
+            first: The size to begin with.
+            available: The available bytes.
+            fine: The answer is exact to this fraction of itself, or to a step.
+            step: Every size is a multiple of it; 0 for a power of two, which takes fewer tries.
+
+        Raises:
+            KeyboardInterrupt: No size is known to fit.
+        """
+        try:
+            if step:
+                return search(self._tried, first, available, fine=fine, step=step)
+            largest = quick_search(self._tried, first, available)
+            self.note = _POWER_OF_TWO if largest else ""
+        except KeyboardInterrupt:
+            if not any(self._fits.values()):
+                raise
+            self.stopped = True
+            self.note = (
+                f"A larger batch may fit: the search was stopped. What is known: {self.known}."
+            )
+            largest = max(size for size, fits in self._fits.items() if fits)
+        return largest
+
+    def _tried(self, size: int) -> TpuProgram:
+        known = self.known
+        left = f" ({known}; at most {MOST_TRIES - len(self._fits)} tries left)" if known else ""
+        batch = f"a batch of {grouped(size * self._replicas)}"
+        self._progress(f"try {len(self._fits) + 1}: {batch}{left}")
+        program = self._attempt(size)
+        self._fits[size] = program.ok
+        return program
+
+
+_POWER_OF_TWO = "A larger batch may fit: the search was for the largest power of two of a replica."
 
 
 def quick_search(attempt: Callable[[int], TpuProgram], first: int, available: int) -> int:
@@ -340,55 +382,26 @@ def _largest(
     if batches.replicas:
         kind = dataclasses.replace(kind, replicas=batches.replicas)
     programs: dict[int, TpuProgram] = {}
-    found = Found()
 
     def attempt(size: int) -> TpuProgram:
-        known = found.described(kind.replicas)
-        left = f" ({known}; at most {MOST_TRIES - found.tries} tries left)" if known else ""
-        batch = f"a batch of {grouped(size)} a replica on {kind.tpu.name}"
-        progress(f"try {found.tries + 1}: {batch}{left}")
-        program = batches.on(kind, size, settings())
+        program = programs[size] = batches.on(kind, size, settings())
         if program.unknown or any(error.code != "memory" for error in program.errors):
             program.raise_if_refused()
-        programs[size] = program
-        found.note(size, fits=program.ok)
         return program
 
     first = _FIRST if batches.before is None else batches.before // batches.times
-    available = kind.hardware.usable_bytes
-    try:
-        if step:
-            fitting = search(attempt, max(first, step), available, step=step, fine=_FINEST)
-        else:
-            fitting = quick_search(attempt, first, available)
-    except KeyboardInterrupt:
-        if not found.fits:
-            raise
-        known = found.described(kind.replicas)
-        largest = _largest_of(kind, found.fits, programs, stopped_note(known))
-        message = f"while looking for the largest batch on {kind.tpu.name}: {known}."
-        raise SearchStopped(message, TpuPrograms([largest.program]), [largest]) from None
-    return _largest_of(kind, fitting, programs, "" if step or not fitting else POWER_OF_TWO)
-
-
-POWER_OF_TWO = "A larger batch may fit: the search was for the largest power of two of a replica."
-
-
-def stopped_note(known: str) -> str:
-    """Return the sentence on the largest batch of a search that was stopped."""
-    return f"A larger batch may fit: the search was stopped. What is known: {known}."
-
-
-def _largest_of(
-    kind: Target, fitting: int, programs: Mapping[int, TpuProgram], note: str
-) -> LargestBatch:
-    """Return the result of a search. The note says why a larger batch may fit."""
+    sizes = Sizes(kind.replicas, attempt, progress)
+    fitting = sizes.largest(max(first, step), kind.hardware.usable_bytes, fine=_FINEST, step=step)
     batch = fitting * kind.replicas
     program = programs[fitting or min(programs)]
-    notes = (*program.notes, note) if note else program.notes
+    notes = (*program.notes, sizes.note) if sizes.note else program.notes
     program = dataclasses.replace(program, largest_batch=batch, notes=notes)
     tried = (
         (size, program.memory.peak if program.memory else None, program.ok)
         for size, program in sorted(programs.items())
     )
-    return LargestBatch(kind.tpu.name, fitting, batch, program, tuple(tried), note)
+    largest = LargestBatch(kind.tpu.name, fitting, batch, program, tuple(tried), sizes.note)
+    if sizes.stopped:
+        message = f"while looking for the largest batch on {kind.tpu.name}: {sizes.known}."
+        raise SearchStopped(message, TpuPrograms([program]), [largest])
+    return largest

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
-import numpy as np
-import numpy.typing as npt
-
 # A picture has a transparent background, and so the page's theme shows through. Its grey can be
 # read on both themes: a contrast of 4.5 with white, and of 4.1 with JupyterLab's dark #111111.
 INK = "#70777f"
@@ -40,16 +35,6 @@ DIVERGING = (
 
 NAN, INF = "#ff2fa4", "#ffb000"
 """The colours of elements that are not finite, which no scale has."""
-
-
-@functools.cache
-def colour_table(stops: tuple[str, ...]) -> npt.NDArray[np.uint8]:
-    """Return 256 colours from the first stop to the last, as red, green and blue each."""
-    places = np.arange(256) / 255 * (len(stops) - 1)
-    parts = np.array([rgb(stop) for stop in stops], np.float64).T
-    return np.stack([np.interp(places, range(len(stops)), part) for part in parts], -1).astype(
-        np.uint8
-    )
 
 
 def rgb(colour: str) -> tuple[int, int, int]:

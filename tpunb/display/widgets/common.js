@@ -144,7 +144,7 @@ export function onTheme(callback) {
   const observer = new MutationObserver(later);
   for (const node of [document.documentElement, document.body]) {
     observer.observe(node, { attributes: true,
-      attributeFilter: ["class", "style", "theme", "data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind"] });
+      attributeFilter: ["class", "style", "theme", "data-jp-theme-light", "data-jp-theme-name", "data-theme", "data-vscode-theme-kind"] });
   }
   const media = matchMedia("(prefers-color-scheme: dark)");
   media.addEventListener("change", later);

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,29 +75,51 @@ def compare_meshes(
             fix="Write a tuple for each mesh: meshes=[(1,), (8,), (4, 2)].",
         )
     names, kinds = _axes_of(fn, args, max(map(len, meshes)))
-    made = [_mesh(sizes, names, kinds) for sizes in meshes]
+    made = [mesh_of_devices(sizes, names, kinds) for sizes in meshes]
     note, rows = "", []
+    for row, run in compare_runs([functools.partial(run_on, fn, args, mesh) for mesh in made]):
+        with _jax().set_mesh(run.mesh):
+            program, why = _compiled(run.function, run.arrays, tpu, run.mesh.size)
+        rows.append(dataclasses.replace(row, program=program))
+        note = note or why
+    return MeshComparison(tuple(rows), note)
+
+
+class Run(NamedTuple):
+    """A run of a function on a mesh: the compiled function of its arrays, and the arrays."""
+
+    function: Any
+    arrays: Sequence[Any]
+    mesh: Any
+
+    def results(self, arrays: Sequence[Any] | None = None) -> _Leaves:
+        """Run the function, with other arrays than its own if they are given."""
+        return _results(self.function, self.arrays if arrays is None else arrays, self.mesh)
+
+
+def compare_runs(runs: Sequence[Callable[[], Run]]) -> Iterator[tuple[OnMesh, Run]]:
+    """Run a function on several meshes, and yield its differences from the first.
+
+    Args:
+        runs: Each returns a run, with its own copies of the arrays.
+    """
     first: _Leaves | None = None
     scale = 0.0
 
     @functools.cache
     def nearby() -> _Leaves:
-        function, arrays = _bound(fn, args, made[0])
-        return _results(function, list(map(_nudged, arrays)), made[0])
+        run = runs[0]()
+        return run.results(list(map(_nudged, run.arrays)))
 
-    for mesh in made:
-        function, arrays = _bound(fn, args, mesh)
-        results = _results(function, arrays, mesh)
-        with _jax().set_mesh(mesh):
-            program, why = _compiled(function, arrays, tpu, mesh.size)
+    for make in runs:
+        run = make()
+        results = run.results()
         if first is None:
-            first, scale = results, _scale([*arrays, *(leaf for _, leaf in results)])
+            first, scale = results, _scale([*run.arrays, *(leaf for _, leaf in results)])
         differences = list(_differences(first, results, scale, nearby))
         wrong = tuple(each for each, limit in differences if each.difference > limit)
         most = max((each.difference for each, _ in differences), default=0.0)
-        rows.append(OnMesh(tuple(mesh.shape.items()), most, wrong, program))
-        note = note or why
-    return MeshComparison(tuple(rows), note)
+        yield OnMesh(tuple(run.mesh.shape.items()), most, wrong), run
 
 
 def _jax() -> Any:
@@ -116,7 +139,7 @@ def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], 
                     fix="Give each mesh at most as many sizes as the arguments' mesh has axes.",
                 )
             return tuple(mesh.axis_names), mesh.axis_types
-    if not _takes_mesh(fn):
+    if not takes_mesh(fn):
         raise MeshError(
             "No argument is sharded, so the function would run on one device on every mesh.",
             fix="Shard its batch: jax.device_put(batch, NamedSharding(mesh, P('data'))), or give "
@@ -126,7 +149,7 @@ def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], 
     return names, (jax.sharding.AxisType.Auto,) * len(names)
 
 
-def _mesh(sizes: Sequence[int], names: Sequence[str], kinds: Any) -> Any:
+def mesh_of_devices(sizes: Sequence[int], names: Sequence[str], kinds: Any) -> Any:
     """Return a mesh whose last axes have size 1 if the sizes are fewer."""
     jax = _jax()
     full = (*sizes, *(1,) * (len(names) - len(sizes)))
@@ -148,21 +171,22 @@ def _are_sizes(sizes: Any) -> bool:
     return is_tuple and all(isinstance(size, int) and size > 0 for size in sizes)
 
 
-def _takes_mesh(fn: Any) -> bool:
+def takes_mesh(fn: Any) -> bool:
+    """Return whether a function has a parameter `mesh`."""
     try:
         return "mesh" in inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return False
 
 
-def _bound(fn: Any, args: Sequence[Any], mesh: Any) -> tuple[Any, list[Any]]:
-    """Return a compiled function of the arrays among the arguments, and the arrays on a mesh."""
+def run_on(fn: Any, args: Sequence[Any], mesh: Any) -> Run:
+    """Return a run of a function, with the arrays among its arguments on a mesh."""
     jax = _jax()
     leaves, tree = jax.tree.flatten(args)
     places = [
         place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)
     ]
-    named = {"mesh": mesh} if _takes_mesh(fn) else {}
+    named = {"mesh": mesh} if takes_mesh(fn) else {}
 
     def call(*arrays: Any) -> Any:
         filled = list(leaves)
@@ -171,7 +195,7 @@ def _bound(fn: Any, args: Sequence[Any], mesh: Any) -> tuple[Any, list[Any]]:
         return fn(*tree.unflatten(filled), **named)
 
     call.__name__ = getattr(fn, "__name__", "function")
-    return jax.jit(call), [_put(leaves[place], mesh) for place in places]
+    return Run(jax.jit(call), [_put(leaves[place], mesh) for place in places], mesh)
 
 
 def _put(array: Any, mesh: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -18,10 +19,11 @@ from tpunb._util.patching import attribute
 from tpunb._util.units import byte_count
 from tpunb.compiler.ask.compile_settings import Settings
 from tpunb.compiler.ask.topologies import Target, family_of
-from tpunb.compiler.fit.fits import Fit, takes
+from tpunb.compiler.fit.candidates import Candidate, Space, Spaces
 from tpunb.compiler.frameworks import arrays_in
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors.code_problems import is_library
+from tpunb.jax.checks.equations import all_equations
 from tpunb.jax.compiler import batches as jax_batches
 from tpunb.jax.compiler import functions as jax_functions
 
@@ -34,35 +36,59 @@ _WORTH = 100
 """An argument that takes less than this fraction of the largest, 1/100, is not donated."""
 
 
-def ways(
-    fn: Any, args: Sequence[Any], kind: Target, settings: Settings
-) -> dict[str, Iterator[Fit]]:
+def ways(fn: Any, args: Sequence[Any], kind: Target) -> Spaces:
     """Return the ways in which a JAX call may fit with its own batch, in the order to try them."""
     return {
-        "jax.checkpoint around scans": _scans_again(fn, args, kind, settings),
-        "donated arguments": _donated(fn, args, kind, settings),
-        "more cores": _on_more_cores(fn, args, kind, settings),
+        "jax.checkpoint around scans": _scans_again(fn, args, kind),
+        "donated arguments": _donated(fn, args, kind),
+        "more cores": _on_more_cores(fn, args, kind),
     }
 
 
-def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[Fit]:
-    """Yield the sentence that a JAX function fits if `jax.checkpoint` wraps its scans' bodies.
+def _scans_again(fn: Any, args: Sequence[Any], kind: Target) -> Space:
+    """Yield a JAX function with `jax.checkpoint` around its scans' bodies."""
+    lines: set[int | None] = set()
+
+    def compiled(settings: Settings) -> TpuProgram:
+        with scans_again(lines):
+            return jax_functions.function_for(fn, args, settings).on(kind, settings)
+
+    def sentence() -> str:
+        known = sorted(line for line in lines if line is not None)
+        at = f" at line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
+        around = f"the body of jax.lax.scan{at if known else ''}"
+        return f"The same call fits if jax.checkpoint wraps {around}" if lines else ""
+
+    if has_scans(fn, args):
+        yield Candidate(f"{kind.tpu.name} with scans computed again", compiled, sentence)
+
+
+def has_scans(fn: Any, args: Sequence[Any]) -> bool:
+    """Return whether a function has a `jax.lax.scan`."""
+    equations = all_equations(jax_functions.traced_call(fn, args).jaxpr.jaxpr)
+    return any(each.equation.primitive.name == "scan" for each in equations)
+
+
+@contextlib.contextmanager
+def scans_again(lines: set[int | None]) -> Iterator[None]:
+    """Within a block, wrap the bodies of `jax.lax.scan` in `jax.checkpoint`.
 
     The bodies are usually a model's layers, and a scan keeps the values of each that the gradient
     needs. Outside scans, the TPU's compiler itself recomputes values that do not fit.
+
+    Args:
+        lines: Gets the lines of the user's code that call a scan.
     """
     jax: Any = sys.modules["jax"]
     scan = jax.lax.scan
-    lines: list[int | None] = []
 
     def again(body: Callable[..., Any], *args: Any, **options: Any) -> Any:
         stack = traceback.walk_stack(sys._getframe(1))
         places = ((frame.f_code.co_filename, line) for frame, line in stack)
         users = (n for file, n in places if not is_library(file))
-        lines.append(next(users, None))
+        lines.add(next(users, None))
         return scan(jax.checkpoint(body, prevent_cse=False), *args, **options)
 
-    settings.progress(f"trying {kind.tpu.name} with scans computed again")
     # JAX keeps traces per setting. Change a setting that affects no program, only warnings.
     other = "allow" if jax.config.jax_numpy_rank_promotion == "warn" else "warn"
     with (
@@ -71,22 +97,15 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
         attribute(jax.lax, "scan", again),
     ):
         warnings.simplefilter("ignore")
-        program = jax_functions.function_for(fn, args, settings).on(kind, settings)
-    if lines and (memory := takes(program)):
-        known = sorted({line for line in lines if line is not None})
-        at = f" at line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
-        yield Fit(
-            "The same call fits if jax.checkpoint wraps the body of jax.lax.scan"
-            f"{at if known else ''}: {memory}."
-        )
+        yield
 
 
-def _donated(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[Fit]:
-    """Yield the sentence that a JAX function fits if it may overwrite some of its arguments."""
-    found = _with_donation(fn, args, kind, settings)
-    if found is not None and (memory := takes(found[0])):
-        _, given, how = found
-        yield Fit(f"The same call fits if {given} donated (and so overwritten), {how}: {memory}.")
+def _donated(fn: Any, args: Sequence[Any], kind: Target) -> Space:
+    """Yield a JAX function that may overwrite some of its arguments."""
+    if (found := donation(fn, args)) is not None:
+        label = f"{kind.tpu.name} with donated arguments"
+        fits = f"The same call fits if {found.given} donated (and so overwritten), {found.how}"
+        yield Candidate(label, functools.partial(found.on, kind), fits)
 
 
 def with_advice(
@@ -106,35 +125,53 @@ def with_advice(
     much = program.memory.available * _MUCH
     settings = dataclasses.replace(settings, speed=False, details=False)
     try:
-        found = _with_donation(fn, args, kind, settings, least=much * kind.cores)
+        if (found := donation(fn, args, least=much * kind.cores)) is None:
+            return program
+        settings.progress(f"trying {kind.tpu.name} with donated arguments")
+        donated = found.on(kind, settings)
     except Exception as failure:  # the time is over, or the function cannot be called so
         logger("compiler").debug("donation is not tried: %s", failure)
         return program
-    if found is None or (memory := found[0].memory) is None:
+    if donated.memory is None:
         return program
-    freed = program.memory.peak - memory.peak
-    if not found[0].ok or freed < much:
+    freed = program.memory.peak - donated.memory.peak
+    if not donated.ok or freed < much:
         return program
-    _, given, how = found
-    note = f"It takes {byte_count(freed)} less if {given} donated (and so overwritten): {how}."
+    how = f"if {found.given} donated (and so overwritten): {found.how}"
+    note = f"It takes {byte_count(freed)} less {how}."
     return dataclasses.replace(program, notes=(*program.notes, note))
 
 
-def _with_donation(
-    fn: Any, args: Sequence[Any], kind: Target, settings: Settings, least: float = 0.0
-) -> tuple[TpuProgram, str, str] | None:
-    """Compile a function that may overwrite the arguments whose memory its results can take.
+@dataclasses.dataclass(frozen=True)
+class Donation:
+    """A function that may overwrite the arguments whose memory its results can take.
+
+    Attributes:
+        jitted: The function of its arrays.
+        arrays: Its arrays.
+        given: The arguments that it may overwrite, and a verb, as in "`params` is".
+        how: The call of `jax.jit`.
+    """
+
+    jitted: Any
+    arrays: Sequence[Any]
+    given: str
+    how: str
+
+    def on(self, kind: Target, settings: Settings) -> TpuProgram:
+        """Compile it for a target."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return jax_functions.function_for(self.jitted, self.arrays, settings).on(kind, settings)
+
+
+def donation(fn: Any, args: Sequence[Any], least: float = 0.0) -> Donation | None:
+    """Return a function that may overwrite its arguments, or None if that frees no memory.
 
     Args:
         fn: The function.
         args: Its arguments.
-        kind: The target.
-        settings: The settings of the compilation.
         least: The bytes that these arguments have at least, on all cores together.
-
-    Returns:
-        The program, the arguments in words, and the call of `jax.jit`; None if there are no such
-        arguments.
     """
     jax: Any = sys.modules["jax"]
     places = [place for place, arg in enumerate(args) if _has_only_arrays(arg)]
@@ -151,17 +188,13 @@ def _with_donation(
     new = [place for place in new if _bytes(arrays[place]) * _WORTH >= largest]
     if not new or sum(_bytes(arrays[place]) for place in new) < least:
         return None
-    settings.progress(f"trying {kind.tpu.name} with donated arguments")
     jitted = jax.jit(call, donate_argnums=sorted([*new, *old]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = jax_functions.function_for(jitted, arrays, settings).on(kind, settings)
     chosen = sorted(places[place] for place in [*new, *old])
     listed = str(chosen[0]) if len(chosen) == 1 else str(tuple(chosen))
-    names = _names(fn, args)
+    names = argument_names(fn, args)
     given = _listed([names[places[place]] for place in new])
     given += " is" if len(new) == 1 else " are"
-    return program, given, f"jax.jit({_name(fn)}, donate_argnums={listed})"
+    return Donation(jitted, arrays, given, f"jax.jit({_name(fn)}, donate_argnums={listed})")
 
 
 def _bytes(arg: Any) -> int:
@@ -214,7 +247,7 @@ def _name(fn: Any) -> str:
     return "f" if name == "<lambda>" else str(name)
 
 
-def _names(fn: Any, args: Sequence[Any]) -> list[str]:
+def argument_names(fn: Any, args: Sequence[Any]) -> list[str]:
     """Return the names of a function's arguments for a reader."""
     try:
         known = list(inspect.signature(fn).parameters.values())
@@ -233,8 +266,8 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)
 
 
-def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[Fit]:
-    """Yield the sentence that a JAX function fits on more cores of the same family.
+def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target) -> Space:
+    """Yield a JAX function on more cores of the same family, until it fits.
 
     Its mesh is extended along an axis. Without a mesh, the arguments with its batch are sharded.
     """
@@ -246,20 +279,25 @@ def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Setting
     least = max(devices + 1, kind.tpu.num_devices)
     larger = [t for t in family_of(kind) if t.cores >= least and t.cores % devices == 0]
     for target in larger[:_TRIES]:
-        settings.progress(f"trying {target.tpu.name}")
         if mesh is None:
             named = jax_functions.mesh_of(target.cores, "data")
             sharding = jax.sharding.NamedSharding(named, jax.sharding.PartitionSpec("data"))
             batch, with_batch = jax_batches.any_batch(fn, args)
             spread = with_batch(batch, sharding)
-            names = zip(_names(fn, args), args, spread, strict=True)
+            names = zip(argument_names(fn, args), args, spread, strict=True)
             cut = _listed([name for name, old, new in names if old is not new])
             how = f"with {cut} sharded over {jax_functions.code_of_mesh(target.cores)}"
         else:
             spread, how = _spread(args, mesh, target.cores)
-        function = jax_functions.function_for(fn, spread, settings)
-        if memory := takes(function.on(target, settings)):
-            yield Fit(f"It fits on a {target.tpu.name} {how}: {memory}.")
+
+        def compiled(
+            settings: Settings, target: Target = target, spread: list[Any] = spread
+        ) -> TpuProgram:
+            return jax_functions.function_for(fn, spread, settings).on(target, settings)
+
+        name = target.tpu.name
+        tried = yield Candidate(name, compiled, f"It fits on a {name} {how}")
+        if tried.ok:
             return
 
 

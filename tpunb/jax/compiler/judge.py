@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import logger
+from tpunb._util.patching import attribute
 from tpunb._util.plain_values import record_from
 from tpunb._util.units import byte_count
 from tpunb.compiler.ask import kept_verdicts, libtpu, recorded_verdicts
@@ -66,6 +67,15 @@ def shown_elsewhere() -> Iterator[None]:
     yield
     for judge, new, waiting in before:
         del judge._new[new:], judge._waiting[waiting:]
+
+
+@contextlib.contextmanager
+def nothing_judged() -> Iterator[None]:
+    """Within a block, run programs without asking the compiler."""
+    with contextlib.ExitStack() as undo:
+        for judge in list(_judges):
+            undo.enter_context(attribute(judge, "_when", "off"))
+        yield
 
 
 class Judge:

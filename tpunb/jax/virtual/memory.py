@@ -14,6 +14,7 @@ from typing import Any
 
 from tpunb._util.reachable import unpack, walk
 from tpunb._util.units import byte_count
+from tpunb.jax.virtual.uncomputed import MADE
 from tpunb.virtual.per_replica import PerReplica
 
 _MOST_LISTED = 5
@@ -245,7 +246,7 @@ def _without_views(arrays: list[Any]) -> list[Any]:
         seen.update(shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards)
     for array in reversed(alone):
         pointer = array.unsafe_buffer_pointer()
-        if pointer not in seen:
+        if pointer not in seen or hasattr(array, MADE):
             counted.append(array)
             seen.add(pointer)
     return counted

@@ -114,7 +114,6 @@ class Uncomputed:
         require_reserved_memory()
         self.client: Any = None
         self._memory = ReservedMemory()
-        self._made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._put = private("jaxlib._jax.batched_device_put")
         self._delete = private("jax._src.array.ArrayImpl").delete
         self._warned: set[tuple[str, int]] = set()
@@ -122,9 +121,9 @@ class Uncomputed:
 
     def has(self, array: Any) -> bool:
         """Return whether an array has not been computed. A deleted array counts as computed."""
+        if getattr(array, MADE, False):
+            return not array.is_deleted()
         base = getattr(array, "_base_array", array)  # of random keys
-        if (made := self._made.get(id(base))) is not None:
-            return not made.is_deleted()
         if not getattr(base, "_arrays", None) or base.is_deleted():
             return False
         return self._memory.whole(base) is not None
@@ -152,29 +151,29 @@ class Uncomputed:
         def make(committed: bool) -> Any:
             nonlocal last
             like = None if last is None else last()
-            if like is not None and like.committed == committed and not like.is_deleted():
+            if like is not None and like._committed == committed and not like.is_deleted():
                 array = like.clone()  # which shares the parts, and takes a tenth of the time
             else:
                 array = put(
                     aval, sharding, [zeros(shape, dtype, whole)] * count, devices, committed
                 )
-            if count > 1:  # an array of one device is told apart by its address
-                last = weakref.ref(array)
-            self._made[id(array)] = array
+            last = weakref.ref(array)
+            setattr(array, MADE, True)
             return array
 
         return make
 
     def delete(self, arrays: Iterable[Any]) -> None:
         """Delete arrays, and not the parts that others share with them."""
-        given: dict[tuple[Any, Any, bool], Any] = {}
+        given: dict[tuple[int, int, bool], Any] = {}
         for array in arrays:
             if not self.has(array):
                 self._delete(array)
                 continue
-            kind = array.aval, array.sharding, array.committed
+            aval, sharding, committed = array.aval, array.sharding, array._committed
+            kind = id(aval), id(sharding), committed  # whose hashes take longer than the rest
             if kind not in given:
-                given[kind] = self.make(*kind[:2], committed=kind[2])
+                given[kind] = self.make(aval, sharding, committed=committed)
             array._replace_with(given[kind])
         for array in given.values():
             self._delete(array)
@@ -287,10 +286,10 @@ class Uncomputed:
         """Return values in the place of those that were not computed, and warn once a line.
 
         Raises:
-            RuntimeError: There are so many that somebody wants to save them.
+            RuntimeError: They are to be saved, or there are so many that somebody wants to.
         """
         whole = self._memory.whole(array)  # None for types that JAX packs
-        if (array.nbytes if whole is None else whole) >= LARGE:
+        if (array.nbytes if whole is None else whole) >= LARGE or _is_saving():
             raise RuntimeError(
                 f"{_described(array)} has no values to read or to save. Leave this line out of the "
                 "dry run."
@@ -304,6 +303,9 @@ class Uncomputed:
         value = 0 if is_whole else value
         return np.broadcast_to(np.asarray(value).astype(array.dtype), array.shape)
 
+
+MADE = "_made_by_a_dry_run"
+"""The attribute of the arrays that are made here, and not of their parts."""
 
 LARGE = 2**24
 """The bytes from which arrays are not computed in a dry run, on all devices together."""
@@ -331,6 +333,28 @@ def hide_buffers(kind: type) -> None:
     pointer = ctypes.sizeof(ctypes.c_void_p)
     place = id(kind) + object.__basicsize__ + (1 + 17) * pointer
     ctypes.c_void_p.from_address(place).value = None
+
+
+_SAVING = (
+    "numpy.lib.npyio",
+    "numpy.lib._npyio_impl",
+    "safetensors",
+    "flax.serialization",
+    "h5py",
+    "orbax",
+    "equinox._serialisation",
+)
+"""The beginnings of the names of modules that write arrays into files."""
+
+
+def _is_saving() -> bool:
+    """Return whether such a module runs."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_SAVING):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _described(array: Any) -> str:

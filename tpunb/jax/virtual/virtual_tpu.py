@@ -206,7 +206,7 @@ class VirtualTpu:
         """Call a program that may not be compiled yet, and note its arguments meanwhile."""
         __tracebackhide__ = True
         with self._called_with(args):
-            return original(*args, **options)
+            return self._execution.call(original, args, options)
 
     @contextlib.contextmanager
     def _called_with(self, args: Collection[Any]) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.freed_memory import giving_back
-from tpunb._util.units import byte_count, grouped
+from tpunb._util.units import byte_count
 from tpunb.cells.reading.cell_errors import line_in, line_of_user
 from tpunb.cells.reading.nests import leaves, parts_of
 from tpunb.cells.reading.source import StepSource
@@ -21,16 +21,7 @@ from tpunb.compiler.ask.partial_answers import for_each_type
 from tpunb.compiler.ask.topologies import Target, targets
 from tpunb.compiler.ask.verdict import Function
 from tpunb.compiler.fit.any_batch import AnyBatch
-from tpunb.compiler.fit.batch_sizes import (
-    FINE,
-    MOST_TRIES,
-    POWER_OF_TWO,
-    Found,
-    SearchStopped,
-    quick_search,
-    search,
-    stopped_note,
-)
+from tpunb.compiler.fit.batch_sizes import FINE, SearchStopped, Sizes
 from tpunb.compiler.fit.would_fit import with_what_fits
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.errors.code_problems import SourceLine
@@ -126,37 +117,21 @@ def _with_largest(
     if memory is None or first is None:
         return program
     quiet = dataclasses.replace(how, speed=False, details=False, progress=lambda _: None)
-    found, replicas = Found(), program.replicas
 
     def attempt(size: int) -> TpuProgram:
-        tried = program
-        if size != first:
-            known = found.described(replicas)
-            left = f" ({known}; at most {MOST_TRIES - found.tries} tries left)" if known else ""
-            batch = f"with a batch of {grouped(size * replicas)}"
-            how.progress(f"compiling for {program.tpu} {batch}{left}")
-            limited = dataclasses.replace(quiet, deadline=settings.deadline())
-            tried = batches.on(kind, size, limited)
-        found.note(size, fits=tried.ok)
-        return tried
+        limited = dataclasses.replace(quiet, deadline=settings.deadline())
+        return program if size == first else batches.on(kind, size, limited)
 
-    try:
-        if settings.largest_batch == "quick":
-            largest = quick_search(attempt, first, memory.available)
-        else:
-            largest = search(attempt, first, memory.available, fine=FINE)
-    except KeyboardInterrupt:
-        if not found.tries:
-            raise
-        known = found.described(replicas)
-        notes = (*program.notes, stopped_note(known))
-        most = replicas * found.fits or None
-        fitting = dataclasses.replace(program, largest_batch=most, notes=notes)
-        message = f"while looking for the largest batch on {program.tpu}: {known}."
-        raise SearchStopped(message, TpuPrograms([fitting])) from None
-    quick = settings.largest_batch == "quick"
-    notes = (*program.notes, POWER_OF_TWO) if quick and largest else program.notes
-    return dataclasses.replace(program, largest_batch=replicas * largest, notes=notes)
+    sizes = Sizes(program.replicas, attempt, how.progress)
+    step = 0 if settings.largest_batch == "quick" else 1
+    largest = sizes.largest(first, memory.available, fine=FINE, step=step)
+    notes = (*program.notes, sizes.note) if sizes.note else program.notes
+    most = program.replicas * largest
+    if sizes.stopped:
+        fitting = dataclasses.replace(program, largest_batch=most or None, notes=notes)
+        message = f"while looking for the largest batch on {program.tpu}: {sizes.known}."
+        raise SearchStopped(message, TpuPrograms([fitting]))
+    return dataclasses.replace(program, largest_batch=most, notes=notes)
 
 
 def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:

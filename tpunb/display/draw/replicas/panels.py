@@ -6,6 +6,7 @@ Pictures are written in the page's text, and need no script, style sheet or netw
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import struct
 import zlib
@@ -27,7 +28,6 @@ from tpunb.display.draw.colours import (
     INK,
     NAN,
     VIRIDIS,
-    colour_table,
     rgb,
 )
 from tpunb.display.draw.replicas.text import nonfinite_phrase, number_phrases
@@ -334,9 +334,19 @@ def _heat_map(array: Array, limits: Limits) -> Pixels:
     return pixels
 
 
+@functools.cache
+def _colour_table(stops: tuple[str, ...]) -> npt.NDArray[np.uint8]:
+    """Return 256 colours from the first stop to the last, as red, green and blue each."""
+    places = np.arange(256) / 255 * (len(stops) - 1)
+    parts = np.array([rgb(stop) for stop in stops], np.float64).T
+    return np.stack([np.interp(places, range(len(stops)), part) for part in parts], -1).astype(
+        np.uint8
+    )
+
+
 def _coloured(shares: Array, stops: tuple[str, ...]) -> Pixels:
     """Return the colours of shares from 0 to 1."""
-    return colour_table(stops)[np.round(np.clip(shares, 0, 1) * 255).astype(np.intp)]
+    return _colour_table(stops)[np.round(np.clip(shares, 0, 1) * 255).astype(np.intp)]
 
 
 def tiling(count: int) -> tuple[int, int]:
