@@ -117,10 +117,9 @@ def tune(
         (256, 512)
 
     Args:
-        kernel_of: Returns the function for some block sizes, as in
-            `lambda rows, columns: functools.partial(add, rows, columns)`.
+        kernel_of: Takes block sizes, and returns the function that has them.
         blocks: The block sizes: a tuple of arguments of `kernel_of`, or a single one, for each.
-        *args: The function's arguments: arrays and `jax.ShapeDtypeStruct`s.
+        *args: The arguments of the function: arrays, or objects of `jax.ShapeDtypeStruct`.
         tpu: A TPU type, by default the connection's.
         timeout: The time limit in seconds for each of the sizes. By default, 300.
         progress: Called with each next step. By default, a cell or a terminal shows it.
