@@ -21,6 +21,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["TPUNB_RAISE_INTERNAL_ERRORS"] = "1"
 # Without oneDNN, numbers can be compared to the last digit. Set the variable to 1 to test with it.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+# A gcloud of this machine has no account here, and asks no server.
+os.environ["CLOUDSDK_CONFIG"] = str(Path(tempfile.gettempdir(), "gcloud-of-tests"))
 
 LOGICAL_CPUS = 40
 """Enough for a virtual TPU of 32 cores and its hosts."""

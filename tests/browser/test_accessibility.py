@@ -16,10 +16,9 @@ from test_programs import several
 from test_replicas import GALLERY, distributed  # noqa: F401
 
 from tpunb.display import live_progress
-from tpunb.display.describe.model_description import LayerNode, ModelVariable
 from tpunb.display.describe.replicas import describe_replica_values
 from tpunb.display.describe.topology_description import describe_accelerator
-from tpunb.display.draw.connection_text import annotations_html, facts_html
+from tpunb.display.draw.connection_text import facts_html
 from tpunb.display.draw.doctor_html import doctor_html
 from tpunb.display.draw.programs.html import programs_html
 from tpunb.display.draw.replicas.html import replicas_html
@@ -30,7 +29,6 @@ from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors.explain import explain
-from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import accelerator
 from tpunb.training.history import History
 from tpunb.training.profile import Operation, Profile, StepTimes
@@ -95,15 +93,6 @@ def profile() -> Profile:
     )
 
 
-def tree() -> LayerNode:
-    devices = tuple(f"core {core}" for core in range(8))
-    kernel = ModelVariable("kernel", "float32", (128, 10), True, devices, ())
-    bias = ModelVariable("bias", "float32", (10,), True, devices, (3,))
-    dense = LayerNode("dense", "Dense", "[None, 10]", (kernel, bias))
-    return LayerNode("digits", "Sequential", "[None, 10]", (), (dense,))
-
-
-ANNOTATIONS = Annotations((), logical_devices=2)
 REPORTED = [("Python", [("version", "3.12"), ("", "/usr/bin/python3")])]
 FORMS: dict[str, Callable[[], str]] = {
     "replicas": lambda: str(
@@ -122,14 +111,12 @@ FORMS: dict[str, Callable[[], str]] = {
         describe_replica_values(PerReplica(*[np.arange(300.0) * k for k in range(8)]))
     ),
     "topology": lambda: topology_html(describe_accelerator(accelerator("v4-32"))),
-    "model": lambda: str(mimebundle(tree())["text/html"]),
     "program": lambda: programs_html([made.TOO_LARGE]),
     "communication": lambda: programs_html([made.COMMUNICATING]),
     "programs": lambda: programs_html(several()),
     "profile": lambda: profile()._repr_html_(),
     "doctor": lambda: doctor_html("No TPU here.", REPORTED, ("Next", "pip install x"), ok=False),
     "facts": lambda: facts_html("Connected", [("TPU", "v3-8")]),
-    "annotations": lambda: annotations_html(ANNOTATIONS),
     "explanation": lambda: explain("24")._repr_html_(),  # type: ignore[union-attr]
     "passing": lambda: live_progress._html("300 steps in 2 s"),
 }

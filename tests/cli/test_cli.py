@@ -51,25 +51,6 @@ def test_text_that_is_sent_piece_by_piece_is_one_output(tmp_path: Path) -> None:
     assert cell[0]["text"] == "0\n1\n2\n"
 
 
-def test_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = notebook(tmp_path / "p.ipynb", "lr, name = 0.1, 'a'", "lr, name")
-    command = ["run", str(source), "-p", "lr", "-0.5", "-r", "name", "12"]
-    assert cli.main(command) == 2
-    assert "has the tag `parameters`" in capsys.readouterr().err
-    assert not (tmp_path / "p.executed.ipynb").exists()
-    content = nbformat.read(source, 4)
-    (defaults,) = [cell for cell in content.cells if cell.source.startswith("lr, name =")]
-    defaults.metadata["tags"] = ["parameters"]
-    nbformat.write(content, source)
-    assert cli.main(command) == 0
-    cells = outputs(tmp_path / "p.executed.ipynb")
-    assert [len(cell_outputs) for cell_outputs in cells] == [0, 0, 1]
-    assert cells[2][0]["data"]["text/plain"] == "(-0.5, '12')"
-    assert len(outputs(source)) == 2
-    assert cli.main([*command, "-p", "rate", "1"]) == 2
-    assert "has no parameter `rate`" in capsys.readouterr().err
-
-
 def test_a_failing_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = notebook(tmp_path / "bad.ipynb", "1", "raise ValueError('so\\n' * 9)", "3")
     assert cli.main(["run", str(source), "--timeout", "240"]) == 1

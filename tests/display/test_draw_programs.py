@@ -335,3 +335,8 @@ def test_programs_have_displays() -> None:
     assert repr(made.FITS) == f"<TpuProgram {made.FITS.headline}>"
     assert made.FITS._repr_mimebundle_()["text/html"] == made.FITS._repr_html_()
     json.dumps(made.FITS._repr_mimebundle_())
+
+
+def test_a_note_keeps_its_lines() -> None:
+    html = programs_html([dataclasses.replace(made.FITS, notes=("first\nsecond",))])
+    assert re.search(r'<div style="[^"]*white-space:pre-line[^"]*">first\nsecond</div>', html)

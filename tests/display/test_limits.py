@@ -21,7 +21,6 @@ from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets import CurvesWidget, ReplicasWidget
 from tpunb.notebook.reports import status_report
 from tpunb.notebook.session import Session
-from tpunb.tpu.logical_placement import Annotation, Annotations
 from tpunb.training.curves_figure import CurvesLook
 from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS
@@ -232,13 +231,6 @@ def test_many_replicas_of_many_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     widget.close()
     alone = describe_replica_values(PerReplica(*[{"only": np.ones(2)}] * 20_000))
     assert len(alone.sections) == 1
-
-
-def test_many_annotations() -> None:
-    annotation = Annotation("n" * 1_000_000, (2, 3), "float32", "replicated", where="w" * 10_000)
-    forms = mimebundle(Annotations([annotation] * 10_000, 2))
-    assert "and 9936 more" in str(forms["text/plain"])
-    assert sum(map(len, forms.values())) < 100_000
 
 
 def test_a_long_error_in_the_status() -> None:

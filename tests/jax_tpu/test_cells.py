@@ -77,7 +77,7 @@ def test_arrays_that_do_not_fit_are_said_below_the_cell(
 
 def test_magics_of_tensorflow_name_the_way_for_jax(book: Notebook) -> None:
     book.good("%tpu_connect --simulate v5e-4 --framework jax --judge off")
-    for cell in ("%%tpu_run --check\nx = 1", "%%tpu_check\nx = 1", "%tpu_topology --annotations"):
+    for cell in ("%%tpu_run --check\nx = 1", "%%tpu_check\nx = 1"):
         ran = book.run(cell)
         assert type(ran.error).__name__ == "CellError", cell
         assert "%tpu_connect --simulate v5e-4 --framework tensorflow" in str(ran.error)

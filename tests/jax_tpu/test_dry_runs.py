@@ -33,7 +33,7 @@ from tpunb.cli import main
 from tpunb.compiler.ask import libtpu
 from tpunb.errors import TpuWarning
 from tpunb.jax.compiler.judge import Judge, Judgement
-from tpunb.jax.virtual import execution
+from tpunb.jax.virtual import host_memory
 from tpunb.jax.virtual.uncomputed import uncomputed_arrays
 from tpunb.machine import resources
 
@@ -142,6 +142,11 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "a program compiled ahead": lambda x: jax.jit(jnp.negative).lower(x).compile()(x),
     "its second call": lambda x: (f := jax.jit(jnp.negative).lower(x).compile(), f(x), f(x))[2],
     "a pmap": lambda x: jax.pmap(lambda x: x * 2)(x.reshape(8, -1)),
+    "its later calls": lambda x: (
+        f := jax.pmap(lambda x: x * 2),
+        f(f(jnp.ones((8, 9)))),
+        f(f(x.reshape(8, -1))),
+    )[2],
     "random keys": lambda x: jax.random.split(jax.random.key(0), 2**22),
     "key of them": lambda x: jax.random.split(jax.random.key(0), 2**22)[3],
     "bfloat16": lambda x: x.astype(jnp.bfloat16),
@@ -511,7 +516,7 @@ def test_calls_that_are_looked_at_compute(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Donated results of earlier calls do not count, and none of them is asked."""
-    monkeypatch.setattr(execution, "_LOOKED_AT", 1)
+    monkeypatch.setattr(host_memory, "LOOKED_AT", 1)
     connect()
     step = jax.jit(lambda x, y: (x + y, y.sum(), jax.random.key(3)), donate_argnums=0)
     x, y = jnp.zeros(2**16), jnp.ones(2**16)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -21,7 +22,9 @@ from support.shell import Notebook
 import tpunb
 from tpunb.errors import TpuWarning
 from tpunb.jax.checks.call import Call
+from tpunb.jax.checks.recompiled import Recompiled
 from tpunb.jax.checks.table import findings, sentence
+from tpunb.jax.virtual.jit_calls import present_jit, present_jit_call
 
 MESH = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
 GRID = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -503,6 +506,35 @@ def test_a_script_is_warned_once_of_a_function_that_is_compiled_again_and_again(
             list(map(step, arrays))
     assert len(told) == 1
     assert told[0].filename == __file__
+
+
+def test_a_command_is_warned_at_its_line(script: Any) -> None:
+    """The code of `python -c` has the file name of generated code."""
+    step = jax.jit(lambda x: (x @ x.T).sum())
+    names = {"__name__": "__main__", "step": step, "x": script}
+    with pytest.warns(TpuWarning, match=r"Each of the 8 cores computes all") as caught:
+        exec("\n\nstep(x)", names)
+    assert [(each.filename, each.lineno) for each in caught] == [("<string>", 3)]
+
+
+def test_a_call_whose_variables_have_other_names_is_not_known() -> None:
+    names: dict[str, Any] = {"present_jit": present_jit, "present_jit_call": present_jit_call}
+    code = (
+        "def cache_miss(*arguments): return present_jit(), present_jit_call()\nfound = cache_miss()"
+    )
+    exec(compile(code, "jax/_src/pjit.py", "exec"), names)
+    assert names["found"] == (None, None)
+
+
+def test_the_compilations_of_a_long_run_are_not_all_kept() -> None:
+    found = Recompiled()
+    program: Any = SimpleNamespace(
+        name="f", file="f.py", line=1, arguments=("float32[2]",), shardings=("",)
+    )
+    for _ in range(1000):
+        found.add(program, None)
+        assert list(found.take_one(program)) == []
+    assert len(next(iter(found._compiled.values()))) < 100
 
 
 def test_pythons_filter_turns_the_warnings_off_or_makes_them_errors(script: Any) -> None:

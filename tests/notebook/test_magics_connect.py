@@ -240,7 +240,7 @@ WRONG = [
     ("a b", UsageError, "unrecognized"),
     ("--simulate 'v3-8", UsageError, "quotation"),
     ("local", ConnectError, "sees no TPU"),
-    ("my-tpu --timeout 5", ConnectError, "zone of the TPU is not known"),
+    ("my-tpu --timeout 5", ConnectError, "TPU my-tpu"),
     ("grpc://127.0.0.1:1", ConnectError, "127.0.0.1:1"),
     ("grpc://127.0.0.1:99999", ConnectError, "is not an address"),
     ("grpc://127.0.0.1:port", ConnectError, "is not an address"),

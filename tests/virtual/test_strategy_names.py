@@ -18,7 +18,6 @@ import tensorflow as tf
 from support.strategies import local, replica_id, run
 
 import tpunb
-from tpunb.tpu.logical_placement import Annotations
 from tpunb.virtual import (
     TPUStrategy,
     TPUStrategyV2,
@@ -125,11 +124,6 @@ def batches() -> tf.data.Dataset:
 
 def all_of(strategy: Any, distributed: Any) -> list[Any]:
     return [np.asarray(part).tolist() for part in strategy.experimental_local_results(distributed)]
-
-
-def check_annotations(strategy: Any) -> None:
-    assert isinstance(strategy.annotations, Annotations)
-    assert strategy.annotations.logical_devices == 1
 
 
 def check_cluster_resolver(strategy: Any) -> None:

@@ -36,7 +36,6 @@ from tpunb.connection.options import JUDGE_TIMES
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
 from tpunb.notebook.files import NotebookError, code_cells, read_notebook
 from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE
-from tpunb.notebook.parameters import set_parameters, typed
 
 if TYPE_CHECKING:
     from tpunb.notebook.kernels.specs import KernelOptions
@@ -52,7 +51,6 @@ examples:
   tpunb run --tpu v5e-8 --dry train.py --steps 100  the same for a script and its options
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in an installed kernel
   tpunb run solution.ipynb --student ada.ipynb      grade a student's notebook
-  tpunb run notebook.ipynb -p lr 0.01 -p epochs 3   with other parameters
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
 executed or written; 130 interrupted, 143 terminated (SIGTERM). The notebook is
@@ -79,6 +77,16 @@ def add_to(commands: Any) -> None:
     run.add_argument(
         "arguments", metavar="ARGUMENT", nargs="*", help="what follows a script: its arguments"
     )
+    _add_dry_run(run)
+    _add_execution(run)
+    add_keras(run)
+    add_framework(run)
+    run.add_argument("-q", "--quiet", action="store_true", help="print only failures")
+    _add_parameters(run)
+    _add_kernel(run)
+
+
+def _add_dry_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--dry",
         action="store_true",
@@ -88,6 +96,9 @@ def add_to(commands: Any) -> None:
     run.add_argument(
         "--json", metavar="OUT", type=Path, help="write the report of a dry run to a file"
     )
+
+
+def _add_execution(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "-o",
         "--output",
@@ -110,35 +121,9 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="execute all cells, even after a failure, and count the failures",
     )
-    add_keras(run)
-    add_framework(run)
-    run.add_argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="print only failures",
-    )
-    run.add_argument(
-        "-p",
-        "--parameter",
-        dest="parameters",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        help="set a parameter: a name that the cell with the tag `parameters` assigns. "
-        "Numbers, True, False and None get their types, as with papermill",
-    )
-    run.add_argument(
-        "-r",
-        "--raw-parameter",
-        dest="raw_parameters",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "TEXT"),
-        help="set a parameter to text, also if the text looks like a number",
-    )
+
+
+def _add_parameters(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--student",
         metavar="NOTEBOOK",
@@ -146,6 +131,9 @@ def add_to(commands: Any) -> None:
         help="grade this notebook by the checks of the first notebook, its solution, which run in "
         "another kernel than the student's cells. OUT is this notebook with the checks' outputs",
     )
+
+
+def _add_kernel(run: argparse.ArgumentParser) -> None:
     kernel = run.add_mutually_exclusive_group()
     kernel.add_argument(
         "--tpu",
@@ -196,7 +184,7 @@ def _run_notebook(args: argparse.Namespace, path: Path) -> None:
     if args.arguments:
         raise NotebookError(
             f"A notebook takes no arguments: {' '.join(args.arguments)}.",
-            fix="Write tpunb's options before the notebook, or set parameters with -p.",
+            fix="Write tpunb's options before the notebook. papermill sets parameters.",
         )
     output: Path = args.output or (args.student or path).with_suffix(".executed.ipynb")
     if missing := missing_packages(EXECUTING):
@@ -207,10 +195,6 @@ def _run_notebook(args: argparse.Namespace, path: Path) -> None:
     from tpunb.notebook.kernels.specs import temporary_kernel
 
     notebook = read_notebook(path)
-    values = {name: typed(value) for name, value in args.parameters}
-    values |= dict(args.raw_parameters)
-    if values:
-        set_parameters(notebook, values)
     if args.student is not None:
         read_notebook(args.student)  # an error comes before the execution
         without_grades(notebook)

@@ -77,17 +77,15 @@ def show(value: Any) -> LiveWidget | None:
             mappings of these; a topology, a device assignment, a connection or a
             TPU type such as `"v4-32"`; a training history or the record that Keras's `fit`
             returns; a list of these, or a dict with a name for each, to compare the runs; a
-            compiled program or a list of them; a Keras model or layer; a drawing, such as
-            `tpunb.draw.chip` returns; or a frozen tpunb widget.
+            compiled program or a list of them; a drawing, such as `tpunb.draw.chip` returns; or a
+            frozen tpunb widget.
 
     Returns:
         The displayed widget; its `freeze` replaces it by the static form.
-        If widgets cannot run, the static form is shown at once. None for a drawing, and for a
-        model, whose layers fold without a widget.
+        If widgets cannot run, the static form is shown at once. None for a drawing.
     """
     from tpunb.connection.tpu_connection import TpuConnection, latest_connection
     from tpunb.display import widgets
-    from tpunb.display.describe.model_description import is_model
     from tpunb.display.drawing import Drawing
     from tpunb.display.widgets.live_widget import LiveWidget
 
@@ -97,9 +95,6 @@ def show(value: Any) -> LiveWidget | None:
     widget: LiveWidget
     if isinstance(value, Drawing):
         display(value)
-        return None
-    if is_model(value):
-        display(Described(_described_model(value, connection)))
         return None
     if isinstance(value, LiveWidget):
         widget = value
@@ -207,11 +202,6 @@ class Displays:
             ("tpunb.training.history", "History", self.of_history),
             ("tpunb.compiler.program", "TpuProgram", self.of_programs),
             ("tpunb.compiler.program", "TpuPrograms", self.of_programs),
-            # The value is already a description. It is also a tuple, which IPython would show as a
-            # tuple.
-            ("tpunb.tpu.logical_placement", "Annotations", lambda value, **_: _static(value)),
-            ("keras.src.layers.layer", "Layer", self.of_model),
-            ("tf_keras.src.engine.base_layer", "Layer", self.of_model),
             ("keras.src.backend.common.variables", "Variable", self.of_values),
             *(("builtins", kind, self.of_nest) for kind in ("tuple", "list", "dict")),
         )
@@ -269,10 +259,6 @@ class Displays:
             live = self._live("ReplicasWidget", value.description)
         return live or _static(value.description)
 
-    def of_model(self, value: Any, **_: Any) -> Forms:
-        """Return the display of a Keras model or layer."""
-        return _static(_described_model(value, self._connection()))
-
     def of_history(self, value: Any, **_: Any) -> Forms:
         """Return the display of a training history."""
         from tpunb.display.describe.history_description import describe_history
@@ -311,18 +297,6 @@ class Displays:
         self._automatic = self._automatic or AutoDisplays()
         widget = self._automatic.widget(kind, value, lambda: kind(value, **state))
         return widget.live_bundle() if widget is not None else None
-
-
-def _described_model(model: Any, connection: TpuConnection | None) -> Any:
-    """Return a model's description, with the cores of the connection."""
-    from tpunb.connection.tpu_connection import is_of_tensorflow
-    from tpunb.display.describe.connection import cores_by_device
-    from tpunb.display.describe.model_description import describe_model
-
-    topology = connection.describe().topology if connection is not None else None
-    if not is_of_tensorflow(connection) or topology is None:
-        return describe_model(model)
-    return describe_model(model, cores_by_device(connection.strategy, topology))
 
 
 def _static(description: Any) -> Bundle:

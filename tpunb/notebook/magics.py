@@ -361,11 +361,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
     @magic_arguments()
     @argument("type", nargs="?", help="a TPU type, such as v4-32; by default the connection's")
-    @argument(
-        "--annotations",
-        action="store_true",
-        help="which tensors and variables are on which logical device of a replica",
-    )
     @line_magic
     def tpu_topology(self, line: str) -> Any:
         """Show the topology of the connection, or of any TPU type without connecting.
@@ -377,13 +372,10 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %tpu_topology
             %tpu_topology v4-32
-            %tpu_topology --annotations
         """
         from tpunb.display.describe.topology_description import describe_accelerator, with_program
 
         args = arguments_of(self.tpu_topology, line)
-        if args.annotations:
-            return displays.Described(self.session.of_tensorflow().annotations())
         if args.type:
             return displays.Described(describe_accelerator(accelerator(args.type)))
         connection = self.session.open_connection

@@ -64,13 +64,6 @@ def parts_in_mesh_order(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
     return tuple(np.asarray(shards[device]) for device in devices.flat if device in shards)
 
 
-def devices_of(value: Any) -> tuple[str, ...]:
-    """Return the devices of the parts that `parts_of` returns, such as `("CPU:0", "CPU:1")`."""
-    shards = array_of(value).addressable_shards
-    devices = sorted((shard.device for shard in shards), key=lambda device: device.id)
-    return tuple(f"{device.platform.upper()}:{device.id}" for device in devices)
-
-
 def device_name(device: Any) -> str:
     """Return a device's name for a reader: `"TPU 3"`."""
     return f"{device.platform.upper()} {device.id}"

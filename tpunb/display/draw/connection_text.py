@@ -1,15 +1,14 @@
-"""A connection, and its annotations of model parallelism, as plain text and as HTML."""
+"""A connection as plain text and as HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tpunb._util.plain_text import aligned, plain, shortened
+from tpunb._util.plain_text import aligned, plain
 from tpunb._util.tables import GREEN, ORANGE, Markup, badge, block, escaped, table
-from tpunb._util.units import and_more, byte_count, counted, shape_phrase
+from tpunb._util.units import byte_count, counted
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.draw.topology.text import links_phrase
-from tpunb.tpu.logical_placement import Annotations
 
 
 def connection_title(connection: ConnectionDescription) -> str:
@@ -92,62 +91,3 @@ def introduction_html(connection: ConnectionDescription) -> str:
 def facts_html(headline: str, rows: Iterable[tuple[str, str]]) -> str:
     """Return names and values in two columns under a headline."""
     return f"<div>{block(headline, bold=True)}{table(rows, named=True)}</div>"
-
-
-_MAX_ROWS = 64
-_MAX_NAME = 80
-_HEAD = ("", "name", "type", "logical device", "where")
-
-
-def annotations_text(annotations: Annotations) -> str:
-    """Return a line for each annotation, under a line that counts them."""
-    lines = aligned(_rows(annotations), "  ")
-    return plain("\n".join([_title(annotations), *lines, *_more(annotations)]))
-
-
-def annotations_html(annotations: Annotations) -> str:
-    """Return a table with a row for each annotation; the user's texts are escaped."""
-    parts = [f"<div>{escaped(_title(annotations))}</div>"]
-    if rows := _rows(annotations):
-        parts.append(table(rows, head=_HEAD))
-    parts += [f"<div>{escaped(line)}</div>" for line in _more(annotations)]
-    return f"<div>{''.join(parts)}</div>"
-
-
-def _more(annotations: Annotations) -> list[str]:
-    rest = len(annotations) - _MAX_ROWS
-    return [and_more(rest)] if rest > 0 else []
-
-
-def _title(annotations: Annotations) -> str:
-    variables = sum(annotation.variable for annotation in annotations)
-    tensors = len(annotations) - variables
-    place = f"{counted(annotations.logical_devices, 'logical device')} in a replica"
-    if not annotations:
-        return f"No annotations; {place}."
-    return f"{counted(tensors, 'annotated tensor')} and {counted(variables, 'variable')} · {place}"
-
-
-def _rows(annotations: Annotations) -> list[tuple[str, ...]]:
-    devices = annotations.logical_devices
-    everywhere = "0" if devices == 1 else f"0–{devices - 1}"
-    rows: list[tuple[str, ...]] = []
-    for annotation in annotations[:_MAX_ROWS]:
-        shape = "[?]" if annotation.shape is None else shape_phrase(annotation.shape)
-        if annotation.kind == "assigned":
-            place = str(annotation.device)
-        elif annotation.kind == "replicated":
-            place = f"{everywhere}, the whole on each"
-        else:
-            times = "×".join(map(str, annotation.tiling or ()))
-            place = f"{everywhere}, split {times} into {shape_phrase(annotation.part)}"
-        rows.append(
-            (
-                "variable" if annotation.variable else "tensor",
-                shortened(annotation.name, _MAX_NAME),
-                f"{annotation.dtype} {shape}",
-                place,
-                shortened(annotation.where, _MAX_NAME),
-            )
-        )
-    return rows

@@ -6,38 +6,26 @@ from collections.abc import Callable
 
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.describe.history_description import HistoryDescription
-from tpunb.display.describe.model_description import LayerNode
 from tpunb.display.describe.replicas import ReplicaValuesDescription
 from tpunb.display.describe.topology_description import TopologyDescription
 from tpunb.display.draw.connection_text import (
-    annotations_html,
-    annotations_text,
     connection_html,
     connection_text,
 )
 from tpunb.display.draw.curves_png import curves_png
 from tpunb.display.draw.curves_text import curves_text
-from tpunb.display.draw.model_tree import model_html, model_text
 from tpunb.display.draw.replicas.html import replicas_html
 from tpunb.display.draw.replicas.text import replicas_text
 from tpunb.display.draw.topology.svg import topology_html
 from tpunb.display.draw.topology.text import topology_text
-from tpunb.tpu.logical_placement import Annotations
 from tpunb.training.curves_figure import DEFAULT_LOOK, CurvesLook
 
 Description = (
-    TopologyDescription
-    | ReplicaValuesDescription
-    | ConnectionDescription
-    | HistoryDescription
-    | Annotations
-    | LayerNode
+    TopologyDescription | ReplicaValuesDescription | ConnectionDescription | HistoryDescription
 )
 
 _IN_HTML: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
-    (Annotations, annotations_text, annotations_html),
     (ConnectionDescription, connection_text, connection_html),
-    (LayerNode, model_text, model_html),
     (ReplicaValuesDescription, replicas_text, replicas_html),
     (TopologyDescription, topology_text, topology_html),
 )
@@ -49,7 +37,7 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     Front ends prefer HTML to a picture, so a description with a picture gets no HTML.
 
     Args:
-        description: A topology, replica values, a connection, histories, annotations or a model.
+        description: A topology, replica values, a connection or histories.
 
     Returns:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same

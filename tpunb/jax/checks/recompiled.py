@@ -19,6 +19,9 @@ _MANY = 4
 _MANY_IN_A_RUN = 8
 """The same for a script or a run of tests, which calls some functions with several shapes."""
 
+_MOST_KEPT = 64
+"""The number of a function's compilations that are kept for a script or a run of tests."""
+
 _LONGEST_VALUE = 30
 
 
@@ -61,10 +64,12 @@ class Recompiled:
     def take_one(self, program: LoweredProgram) -> Iterator[Problem]:
         """Yield a program's function once, if a script or tests compiled it many times."""
         key = _key(program)
+        compiled = self._compiled[key]
         if key not in self._told:
-            for problem in _problems(program.name, self._compiled[key], _MANY_IN_A_RUN):
+            for problem in _problems(program.name, compiled, _MANY_IN_A_RUN):
                 self._told.add(key)
                 yield problem
+        del compiled[:-_MOST_KEPT]
 
 
 def _key(program: LoweredProgram) -> _Key:

@@ -1,7 +1,7 @@
-"""Which calls of a virtual TPU this machine computes.
+"""Which calls of a virtual TPU are computed.
 
-A call that this machine cannot hold is refused before it runs: the system would end the process.
-A dry run computes small calls only; the others give arrays that are not computed.
+A call that this machine cannot hold is refused before it runs. A dry run computes small calls only;
+the others give arrays that are not computed.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import math
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.patching import Replaced, attribute
-from tpunb._util.units import byte_count
+from tpunb.jax.virtual import host_memory
 from tpunb.jax.virtual.dry_checkpoints import without_files
+from tpunb.jax.virtual.host_memory import HostMemory, bytes_of, physical, size_of
 from tpunb.jax.virtual.lowering import plain_name
 from tpunb.jax.virtual.private_names import owner_of, private
 from tpunb.jax.virtual.uncomputed import LARGE, Uncomputed, uncomputed_arrays
-from tpunb.machine import resources
 
 _EXECUTED = "jax._src.interpreters.pxla.ExecuteReplicated"
 _EXECUTABLE = "jax._src.interpreters.pxla.MeshExecutable"
@@ -31,8 +30,8 @@ _PUT = "jax._src.interpreters.pxla.batched_device_put"
 _TOGETHER = 2**29
 """The bytes that all computed arrays of a dry run may take together."""
 
-_LOOKED_AT = 2**28
-"""The bytes from which a call is compared with this machine's free memory."""
+_PMAP = "parallel computation"
+"""JAX's name for each program of `jax.pmap`, until it became a `jax.jit` (0.8)."""
 
 _REPLACE = operator.attrgetter("_refs._buf._replace_with")
 """The method that gives a reference of JAX (`jax.new_ref`) another array."""
@@ -59,7 +58,7 @@ class _Program:
         handler = executed.out_handler
         self._handlers = handler.handlers
         self._kinds = list(zip(handler.out_avals, handler.out_shardings, strict=True))
-        self.results = sum(itertools.starmap(_size, self._kinds))
+        self.results = sum(itertools.starmap(size_of, self._kinds))
         program = executed.xla_executable
         stats = program.get_compiled_memory_stats()
         new = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
@@ -86,7 +85,7 @@ def _maker(uncomputed: Uncomputed, kind: tuple[Any, Any], handler: Any) -> Calla
         kind: The abstract value and the sharding of the result.
         handler: JAX's function that makes the result from its parts.
     """
-    make = uncomputed.maker(*_physical(*kind))
+    make = uncomputed.maker(*physical(*kind))
     result = handler(make(True)._arrays)
     if hasattr(result, "_base_array"):  # of random keys
         return lambda: handler(make(True)._arrays)
@@ -115,7 +114,7 @@ class Execution:
         self._client, self._donated, self._note = client, donated, note
         self.uncomputed = None if note is None else uncomputed_arrays()
         self._programs: weakref.WeakKeyDictionary[Any, _Program] = weakref.WeakKeyDictionary()
-        self._running: list[weakref.ref[Any]] = []
+        self._host = HostMemory(client)
         self._called: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._computed = 0
 
@@ -178,6 +177,10 @@ class Execution:
             return original(executed, *args)
         program = self._program_of(executed)
         uncomputed, computed = self.uncomputed, True
+        if executed.name == _PMAP and (
+            uncomputed is not None or program.needs >= host_memory.LOOKED_AT
+        ):
+            executed.has_host_callbacks = True  # so that JAX looks at the next call too
         if uncomputed is not None:
             computed = not any(map(uncomputed.has, args)) and self._is_computed(
                 program.results, program.needs
@@ -186,11 +189,11 @@ class Execution:
             self._note(executed, args, computed)
         if uncomputed is not None and not computed:
             return self._left_out(program.uncomputed(uncomputed), executed, args)
-        self._require_memory(program.needs, plain_name(executed.name))
+        self._host.require(program.needs, plain_name(executed.name))
         results = original(executed, *args)
-        if program.needs >= _LOOKED_AT:
+        if program.needs >= host_memory.LOOKED_AT:
             arrays = (getattr(result, "_base_array", result) for result in results)
-            self._running += map(weakref.ref, arrays)
+            self._host.running(arrays)
         return results
 
     def _left_out(self, results: list[Any], executed: Any, args: Sequence[Any]) -> list[Any]:
@@ -226,7 +229,7 @@ class Execution:
             results: The bytes of the results, on all devices together.
             needs: The bytes of its results and temporaries.
         """
-        if results >= LARGE or self._too_little(needs) is not None:
+        if results >= LARGE or self._host.too_little(needs) is not None:
             return False
         self._computed += results
         if self._computed >= _TOGETHER:
@@ -237,7 +240,7 @@ class Execution:
         """Return the bytes of the computed arrays that are alive."""
         assert self.uncomputed is not None
         arrays = self._client.live_arrays()
-        return sum(_bytes(array) for array in arrays if not self.uncomputed.has(array))
+        return sum(bytes_of(array) for array in arrays if not self.uncomputed.has(array))
 
     def _fast(self, original: Any, executable: Any, *args: Any, **named: Any) -> Any:
         """Leave out JAX's fast way for calls that have to be looked at each time."""
@@ -252,7 +255,9 @@ class Execution:
         executed = getattr(executable, "unsafe_call", None)
         if getattr(executed, "backend", None) is not self._client:
             return False
-        return self.uncomputed is not None or self._program_of(executed).needs >= _LOOKED_AT
+        return (
+            self.uncomputed is not None or self._program_of(executed).needs >= host_memory.LOOKED_AT
+        )
 
     def _put(
         self,
@@ -270,69 +275,16 @@ class Execution:
         if not devices or devices[0].client is not self._client:
             return original(aval, sharding, xs, devices, *args, **named)
         new = [x for x, device in zip(xs, devices, strict=True) if not _is_on(x, device)]
-        size = len(new) * _size(aval, sharding) // max(1, len(devices))
+        size = len(new) * size_of(aval, sharding) // max(1, len(devices))
         uncomputed = self.uncomputed
         if uncomputed is None:
-            self._require_memory(size, "jax.device_put")
+            self._host.require(size, "jax.device_put")
             return original(aval, sharding, xs, devices, *args, **named)
         part = next(filter(uncomputed.has, new), None)
         if part is not None or (new and not self._is_computed(size, size)):
             committed = args[0] if args else named.get("committed", True)
             return uncomputed.make(aval, sharding, committed=committed, of=part)
         return original(aval, sharding, xs, devices, *args, **named)
-
-    def _require_memory(self, size: int, name: str) -> None:
-        """Check that this machine has the memory for a call.
-
-        Raises:
-            MemoryError: It does not.
-        """
-        __tracebackhide__ = True
-        if (free := self._too_little(size)) is not None:
-            count = self._client.device_count()
-            raise MemoryError(
-                f"{name} takes {byte_count(size)} of this machine's memory on {count} virtual "
-                f"devices together, and {byte_count(free)} are free. This says nothing about a "
-                "TPU. In a dry run, the TPU's compiler judges every program, and large ones are "
-                "not computed: %tpu_connect --simulate TYPE --dry. Or take a smaller type, such as "
-                "v5e-1, or smaller arrays."
-            )
-
-    def _too_little(self, size: int) -> int | None:
-        """Return the free bytes if a call needs more; None if it does not, or if nobody knows."""
-        if size < _LOOKED_AT:
-            return None
-        running = [array for each in self._running if (array := each()) is not None]
-        running = [array for array in running if not (array.is_deleted() or array.is_ready())]
-        free = resources.measure().available
-        if free is not None and size > free - sum(map(_bytes, running)):
-            for array in running:  # what is not executed yet has not taken its memory
-                array.block_until_ready()
-            running, free = [], resources.measure().available
-        self._running = list(map(weakref.ref, running))
-        return free if free is not None and size > free else None
-
-
-def _physical(aval: Any, sharding: Any) -> tuple[Any, Any]:
-    """Return what an array of JAX's own types, such as random keys, consists of."""
-    jax_dtypes = private("jax._src.dtypes")
-    if not jax_dtypes.issubdtype(aval.dtype, jax_dtypes.extended):
-        return aval, sharding
-    core, shardings = private("jax._src.core"), private("jax._src.sharding_impls")
-    return core.physical_aval(aval), shardings.physical_sharding(aval, sharding)
-
-
-def _bytes(array: Any) -> int:
-    return _size(array.aval, array.sharding)
-
-
-def _size(aval: Any, sharding: Any) -> int:
-    """Return the bytes of an array on all its devices; 0 for a token."""
-    if not hasattr(aval, "dtype"):
-        return 0
-    aval, sharding = _physical(aval, sharding)
-    count = len(sharding.device_set)
-    return int(count * math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize)
 
 
 def _is_on(x: Any, device: Any) -> bool:

@@ -15,6 +15,9 @@ from tpunb.jax.virtual.private_names import private
 _CALL = "cache_miss"
 """JAX's function, in `jax/_src/pjit.py`, that each call of a `jax.jit` without a program runs."""
 
+_VARIABLES = {"fun", "jit_info", "args", "kwargs"}
+"""That function's variables, in JAX 0.7 to 0.12, which have the call: no name of JAX has it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class JitCall:
@@ -39,7 +42,7 @@ def present_jit_call() -> JitCall | None:
     try:
         function = weakref.ref(known["fun"])
         static = _static(known["fun"], known["jit_info"], known["args"], known["kwargs"])
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         return None
     return JitCall(function, static, users_line(frame))
 
@@ -60,14 +63,11 @@ def present_jit() -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
 
 
 def _calling() -> Any:
-    """Return the frame of the call of a `jax.jit` that runs now; None if there is none.
-
-    No name of JAX has the call. It is read by the names of the variables in JAX 0.7 to 0.12.
-    """
+    """Return the frame of the call of a `jax.jit` that runs now; None if there is none."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == _CALL and frame.f_code.co_filename.endswith("pjit.py"):
-            return frame
+            return frame if _VARIABLES.issubset(frame.f_locals) else None
         frame = frame.f_back
     return None
 
@@ -82,6 +82,11 @@ def _static(function: Any, info: Any, args: Any, named: Any) -> dict[str, str]:
 
 def users_line(frame: Any) -> SourceLine | None:
     """Return the line of the user's code that led to a frame; None if there is none."""
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename) and not _is_command(frame):
         frame = frame.f_back
     return None if frame is None else SourceLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_command(frame: Any) -> bool:
+    """Return whether a frame runs the code of `python -c`, whose file's name generated code has."""
+    return frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__") == "__main__"

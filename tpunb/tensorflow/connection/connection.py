@@ -9,7 +9,6 @@ from tpunb import framework
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.connection.tpu_connection import TpuConnection
-from tpunb.errors import ConnectError
 from tpunb.framework import ChecksCells
 from tpunb.machine.framework import TENSORFLOW
 from tpunb.virtual import current_strategy
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from tpunb.connection.plan import Plan
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tensorflow.checks.rule_check import CheckReport
-    from tpunb.tpu.logical_placement import Annotations
     from tpunb.training.checkpoint_settings import CheckpointSettings
     from tpunb.training.run_result import RunResult
 
@@ -196,20 +194,6 @@ class Connection(TpuConnection):
             arithmetic=getattr(extended, "arithmetic", "tpu"),
             notes=self.notes,
         )
-
-    def annotations(self) -> Annotations:
-        """Map tensors and variables to the logical devices of a replica.
-
-        Raises:
-            ConnectError: The TPU is real, and its strategy keeps no annotations.
-        """
-        annotations: Annotations | None = getattr(self.strategy, "annotations", None)
-        if annotations is None:
-            raise ConnectError(
-                "A real TPU's strategy keeps no annotations of logical devices.",
-                fix="Connect to a virtual TPU with --simulate to see them.",
-            )
-        return annotations
 
     def close(self, *, shut_down: bool = True) -> None:
         """Close the connection and drop all traces.

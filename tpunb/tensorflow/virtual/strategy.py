@@ -17,7 +17,6 @@ from tpunb._util.units import counted
 from tpunb.errors import TpunbError
 from tpunb.machine.resources import processors
 from tpunb.machine.tested_releases import warn_if_newer
-from tpunb.tensorflow.virtual.annotations import Recorder
 from tpunb.tensorflow.virtual.copies.copy_views import create_copy, watch_copies
 from tpunb.tensorflow.virtual.copies.variable_copies import Copies, are_given_one_value, copies_of
 from tpunb.tensorflow.virtual.graph.collectives import broadcast_from_first
@@ -62,7 +61,6 @@ from tpunb.tensorflow.virtual.replicate.without_chance import Examples
 from tpunb.tensorflow.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.tensorflow.virtual.runtime.devices import VirtualDevices, replica_devices
 from tpunb.tpu.default_tpu import DEFAULT_TPU
-from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import Accelerator, largest_memory
 from tpunb.virtual import current_strategy
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
@@ -123,15 +121,6 @@ class VirtualTPU:
         """The TPU system's topology, as `initialize_tpu_system` returns it."""
         return virtual_topology(self.extended.accelerator)
 
-    @property
-    def annotations(self) -> Annotations:
-        """The tensors and variables on each logical device.
-
-        The tensors are those that the replica functions traced so far annotate. Variables are
-        listed if a replica has several logical devices.
-        """
-        return self.extended.recorder.all()  # type: ignore[no-any-return]
-
     @autograph_artifact  # type: ignore[untyped-decorator]
     @deprecation.deprecated(None, "renamed to `run`")  # type: ignore[untyped-decorator]
     def experimental_run_v2(
@@ -164,40 +153,7 @@ class NumpyDatasets:
         return self.extended.experimental_make_numpy_dataset(numpy_input, session=session)
 
 
-class ModelParallelism:
-    """The methods for model parallelism, which also record TensorFlow's annotations."""
-
-    extended: Any
-
-    @autograph_artifact  # type: ignore[untyped-decorator]
-    def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
-        """See `tf.distribute.TPUStrategy`; the annotation is kept and shown."""
-        annotated = super().experimental_assign_to_logical_device(  # type: ignore[misc]
-            tensor, logical_device_id
-        )
-        self.extended.recorder.tensor(tensor, annotated, device=logical_device_id)
-        return annotated
-
-    @autograph_artifact  # type: ignore[untyped-decorator]
-    def experimental_split_to_logical_devices(
-        self, tensor: Any, partition_dimensions: Sequence[int]
-    ) -> Any:
-        """See `tf.distribute.TPUStrategy`; the annotation is kept and shown."""
-        annotated = super().experimental_split_to_logical_devices(  # type: ignore[misc]
-            tensor, partition_dimensions
-        )
-        self.extended.recorder.tensor(tensor, annotated, tiling=partition_dimensions)
-        return annotated
-
-    @autograph_artifact  # type: ignore[untyped-decorator]
-    def experimental_replicate_to_logical_devices(self, tensor: Any) -> Any:
-        """See `tf.distribute.TPUStrategy`; the annotation is kept and shown."""
-        annotated = super().experimental_replicate_to_logical_devices(tensor)  # type: ignore[misc]
-        self.extended.recorder.tensor(tensor, annotated)
-        return annotated
-
-
-class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
+class VirtualTPUStrategy(VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
     """A `tf.distribute.TPUStrategy` whose TPU is made of virtual CPU cores.
 
     Everything that does not need a chip is TensorFlow's own: variables, input pipelines, `reduce`,
@@ -287,7 +243,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         self.strictness = strictness
         # All eager runs of a function share one graph function, so that it is traced once.
         self.in_graph = functools.lru_cache(maxsize=64)(tf.function)
-        self.recorder = Recorder(self._tpu_devices.shape[1])
         memory, called = _memory(resolver.accelerator, self._tpu_devices.shape[1])
         self._options = CallOptions(
             cores=[list(cores) for cores in self._tpu_devices],
@@ -389,15 +344,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             value = distribute_values.PerReplica(of_one_shape(value.values))
         return super()._gather_to_implementation(value, destinations, axis, options)
 
-    @contextlib.contextmanager
-    def experimental_logical_device(self, logical_device_id: int) -> Iterator[None]:
-        """Place variables and operations on a logical device, and record it."""
-        with (
-            super().experimental_logical_device(logical_device_id),
-            self.recorder.operations(logical_device_id),
-        ):
-            yield
-
     @property
     def divergence(self) -> Divergence:
         """The record of the variables whose copies may differ."""
@@ -417,10 +363,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):
             watch_copies(variable, cores, self._options.divergence, next_creator)
-            if self.has_model_parallelism:
-                spmd = self._use_spmd_for_xla_partitioning
-                device = None if spmd else int(self._logical_device_stack[-1])
-                self.recorder.variable(variable, device)
         return variable
 
     def _experimental_run_steps_on_iterator(self, *_: Any, **__: Any) -> Any:

@@ -163,7 +163,7 @@ def refuse_unusable(node: Node, attempt: Attempt) -> None:
 
 
 _FULL = "projects/PROJECT/locations/ZONE/nodes/NAME"
-_OR_ADDRESS = f"Or give the worker's address: %tpu_connect grpc://HOST:{WORKER_PORT}. {SIMULATE}"
+_OR_ADDRESS = f"Or give the worker's address: %tpu_connect grpc://HOST:{WORKER_PORT}."
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _ADDRESS = re.compile(r"[A-Za-z0-9._-]+:\d+|\d+(?:\.\d+){3}|localhost")
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
@@ -175,7 +175,7 @@ _FIXES = {
     r"NOT_FOUND": "List the TPUs: gcloud compute tpus tpu-vm list{where}.",
     r"\[(?:zone|project)\]": f"Give the TPU's full name: %tpu_connect {_FULL}.",
 }
-"""The next step, by what gcloud says."""
+"""The next step, by what gcloud says: for example "[...] run: $ gcloud auth login" (528.0.0)."""
 
 
 def look_up(attempt: Attempt, *, zone: str | None = None, project: str | None = None) -> Node:
@@ -232,7 +232,7 @@ def _ask_gcloud(node: Node, attempt: Attempt) -> dict[str, Any]:
     if gcloud is None:
         raise attempt.error(
             f"The TPU {node.name} cannot be looked up, because gcloud is not installed here.",
-            f"Install it: https://cloud.google.com/sdk/docs/install. {_OR_ADDRESS}",
+            f"Install it: https://cloud.google.com/sdk/docs/install. {_OR_ADDRESS} {SIMULATE}",
         )
     command = node.command("describe")
     try:
@@ -246,13 +246,13 @@ def _ask_gcloud(node: Node, attempt: Attempt) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         message = f"gcloud did not describe the TPU {node.name} in {attempt.timeout:g} s."
-        raise attempt.error(message, f"Try it: {command}. {_OR_ADDRESS}") from None
+        raise attempt.error(message, f"Try it: {command}. {_OR_ADDRESS} {SIMULATE}") from None
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(done.stdout)
         if done.returncode == 0 and isinstance(answer, dict):
             return answer
-    said = " ".join(done.stderr.rpartition("ERROR:")[2].split())
-    message = f"gcloud does not describe the TPU {node.name}: {mask(said)[:300] or 'no JSON'}"
+    said = " ".join(re.sub(r"(?s).*ERROR: (\(gcloud[\w.-]*\))?", "", done.stderr).split())
+    message = f"gcloud does not describe the TPU {node.name}: {mask(said)[:140] or 'no JSON'}"
     fixes = (fix for pattern, fix in _FIXES.items() if re.search(pattern, said))
-    fix = next(fixes, "Connect again in a while.").format(where=node.where)
-    raise attempt.error(message, f"{fix} Try it: {command}. {_OR_ADDRESS}")
+    fix = next(fixes, f"Try it: {command}.").format(where=node.where)
+    raise attempt.error(message, f"{fix} {_OR_ADDRESS}")
