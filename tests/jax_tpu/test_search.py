@@ -195,6 +195,10 @@ def test_a_layout_with_other_results_is_never_the_best() -> None:
     assert "not known" in str(found)
     assert "differ" in str(found)
     assert Found((unknown,)).best is None
+    untimed = Tried("v5e-4", "data 4", "c", program("v5e-4", 1, memory=ProgramMemory(1, 2, 2)))
+    assert Found((unknown, untimed)).best is untimed
+    assert "1 B of 2 B a core." in Found((unknown, untimed)).headline
+    assert Found((untimed, own)).best is own
 
 
 def test_unknown_specs_are_refused() -> None:

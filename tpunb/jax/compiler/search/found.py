@@ -99,8 +99,9 @@ class Found:
     @property
     def best(self) -> Tried | None:
         """The fastest layout that fits; None if none is known to fit."""
-        fitting = [row for row in self.rows if row.fits and row.seconds is not None]
-        return min(fitting, key=lambda row: row.seconds or 0.0, default=None)
+        fitting = [row for row in self.rows if row.fits]
+        timed = [row for row in fitting if row.seconds is not None]
+        return min(timed or fitting, key=lambda row: (row.seconds, row.peak), default=None)
 
     @property
     def own(self) -> Tried | None:
@@ -123,13 +124,12 @@ class Found:
         if best is None or best.program is None or best.program.memory is None:
             return f"None of {tried} is known to fit."
         takes = f"{byte_count(best.peak or 0)} of {byte_count(best.program.memory.available)}"
-        said = f"The best of {tried}: {best.label}, {takes} a core, {_time(best)} a call."
+        said = f"The best of {tried}: {best.label}, {takes} a core{_time_of_call(best)}."
         if own is best:
             return f"Your own layout is {said[:1].lower()}{said[1:]}"
         if own is not None and own.peak is not None:
             verdict = "fits" if own.fits else own.verdict
-            time = f", {_time(own)} a call" if own.fits and own.seconds is not None else ""
-            said += f" Your own {verdict}: {byte_count(own.peak)} a core{time}."
+            said += f" Your own {verdict}: {byte_count(own.peak)} a core{_time_of_call(own)}."
         return said
 
     @property
@@ -213,3 +213,7 @@ def _time(row: Tried) -> str:
         return ""
     said = time_of_tpu(row.program.time)
     return said if row.is_confirmed else f"about {said}"
+
+
+def _time_of_call(row: Tried) -> str:
+    return f", {_time(row)} a call" if _time(row) and row.fits else ""

@@ -256,7 +256,7 @@ class _LayoutSearch:
                 own.append(self._at_full_effort(each))
         for each in self._ranked()[:_MOST_CONFIRMED]:
             program = self._at_full_effort(each)
-            if not program.ok or program.time is None:
+            if not program.ok:
                 continue
             variant = each.candidate.of
             if not variant.is_own:
@@ -281,9 +281,7 @@ class _LayoutSearch:
     def _ranked(self) -> list[Judged]:
         """Return the candidates that fit, the fastest first."""
         fitting = [
-            each
-            for each in self._search.judged
-            if each.program is not None and each.program.ok and each.program.time is not None
+            each for each in self._search.judged if each.program is not None and each.program.ok
         ]
         return sorted(fitting, key=_seconds)
 
@@ -336,6 +334,9 @@ def _peak(judged: Judged) -> int:
     return memory.needs if memory is not None else 0
 
 
-def _seconds(judged: Judged) -> float:
-    time = judged.program.time if judged.program is not None else None
-    return time.estimate if time is not None else 0.0
+def _seconds(judged: Judged) -> tuple[bool, float]:
+    """Return the time of a call, or its collectives' bytes: a Pallas kernel has no rough time."""
+    program = judged.program
+    if program is None or program.time is None:
+        return True, sum(each.bytes for each in program.collectives) if program is not None else 0
+    return False, program.time.estimate
