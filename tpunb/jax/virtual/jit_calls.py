@@ -89,4 +89,5 @@ def users_line(frame: Any) -> SourceLine | None:
 
 def _is_command(frame: Any) -> bool:
     """Return whether a frame runs the code of `python -c`, whose file's name generated code has."""
-    return frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__") == "__main__"
+    names = frame.f_code.co_filename, frame.f_globals.get("__name__")
+    return names == ("<string>", "__main__")
