@@ -21,6 +21,7 @@ from typing import Any
 from interface import commands, exit_codes, magics, options, pytest_options, usage
 
 import tpunb
+import tpunb.jax
 from tpunb.cells import kept_checkpoints
 from tpunb.compiler import fit_report, program_files
 from tpunb.compiler.ask import verdict_files
@@ -80,6 +81,7 @@ def _python() -> Iterator[str]:
         loaded = importlib.import_module(f"tpunb.{module}")
         for name in sorted(loaded.__all__):
             yield from _described(f"tpunb.{module}.{name}", getattr(loaded, name))
+    yield from _described("tpunb.jax.tune", tpunb.jax.tune)
     yield "tpunb.keras.LiveCurves"
 
 

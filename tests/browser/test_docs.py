@@ -125,6 +125,14 @@ def too_large(host: Host, page: Any) -> Any:
     return root
 
 
+def memory(host: Host, page: Any) -> Any:
+    """A step of training with and without `jax.checkpoint`, which the TPU's compiler compiled."""
+    host(WIDGETS["memory"])
+    root = page.locator("[data-testid=tpunb-programs]")
+    expect(root.get_by_role("img")).to_have_count(2)
+    return root.locator("div:has(> div > img)").last
+
+
 def pod(host: Host, page: Any) -> Any:
     """The largest Pod of v5p."""
     host(WIDGETS["pod"])
@@ -175,6 +183,7 @@ SCENES: dict[str, Scene] = {
     "programs": programs,
     "step": step,
     "too-large": too_large,
+    "memory": memory,
     "pod": pod,
     "communication": communication,
     "array": array,

@@ -1,4 +1,4 @@
-"""The costs of collectives, gathers, scatters, sorts and kernels, against manual calculations."""
+"""The costs of collectives, gathers, scatters and sorts, against manual calculations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tpunb.compiler.ask.answers import Kernel
 from tpunb.compiler.ask.topologies import Target, target
 from tpunb.compiler.read.costs import Cost, cost_of, link_bytes, link_seconds
 from tpunb.compiler.read.hlo import is_depthwise, parse
@@ -36,9 +35,9 @@ ENTRY %main (t: f32[4096,256], i: s32[1024], x: f32[65536]) -> (f32[1024,256], f
 """
 
 
-def cost(name: str, tpu: str = "v5e-8", **kernels: Kernel) -> Cost:
+def cost(name: str, tpu: str = "v5e-8") -> Cost:
     module = parse(PROGRAM)
-    return cost_of(module.entry.by_name[name], module.entry, module, kernels, target(tpu, None))
+    return cost_of(module.entry.by_name[name], module.entry, module, target(tpu, None))
 
 
 def test_a_fused_gather_costs_its_rows_and_not_its_table() -> None:
@@ -80,16 +79,6 @@ def test_operations_without_a_model_cost_their_memory_traffic() -> None:
     memory = 3 * 65536 * 4 / 819e9
     assert costs.least == pytest.approx(memory)
     assert costs.most == pytest.approx(1.3 * memory / 0.9)
-
-
-def test_a_kernel_takes_between_its_longest_part_and_the_sum() -> None:
-    work = Kernel(1000, (1e9, 2e9), (3e5, 6e5), (1e6, 4e6))
-    costs = cost("sum", sum=work)
-    assert costs.modelled == {"Pallas kernels"}
-    grid = 1000 * 0.35e-6
-    assert costs.least == pytest.approx(grid)
-    assert costs.most == pytest.approx(grid + 2e9 / 197e12 + 6e5 / 1.5e9)
-    assert costs.kind == "matmul"
 
 
 def test_a_ring_sends_its_data_twice() -> None:

@@ -20,7 +20,7 @@ from tpunb.compiler.program import CompileError
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
-FITTING = Compiled(2**30, 2**29, 0, 0, 0, "", {}, False)
+FITTING = Compiled(2**30, 2**29, 0, 0, 0, "", False)
 REFUSED = Refused("Ran out of memory in memory space hbm. Used 33.00G of 15.75G hbm")
 
 

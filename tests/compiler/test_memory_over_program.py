@@ -98,7 +98,7 @@ def test_each_value_is_alive_from_its_line_to_its_last_use() -> None:
 
 @pytest.mark.parametrize(("peak", "result"), [(16, [0, 0, 0, 0, 4]), (20, [4, 4, 4, 4, 4])])
 def test_results_are_reserved_if_the_compilers_peak_has_them(peak: int, result: list[int]) -> None:
-    compiled = Compiled(peak * MIB, 4 * MIB, 4 * MIB, 0, 0, STRAIGHT, {}, bounded=False)
+    compiled = Compiled(peak * MIB, 4 * MIB, 4 * MIB, 0, 0, STRAIGHT, bounded=False)
     memory = described(compiled, parse(STRAIGHT), prepared(), target("v5e-1", None))
     program = over(memory)
     assert by_owner(program)[4] == result

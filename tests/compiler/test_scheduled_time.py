@@ -99,7 +99,7 @@ class Places:
 
 
 def time_of(product: dict[str, Schedule], schedule: dict[str, Schedule]) -> StepTime:
-    compiled = Compiled(0, 0, 0, 0, 0, PROGRAM, {}, False, None, schedule, product)
+    compiled = Compiled(0, 0, 0, 0, 0, PROGRAM, False, None, schedule, product)
     module = parse(PROGRAM)
     origins: Any = Places()
     return step_time(compiled, module, Runs(module), origins, V6E)

@@ -58,7 +58,7 @@ ARRAY = 2 * 4096 * 8192
 
 def seconds(name: str, tpu: str = "v6e-1") -> tuple[float, float]:
     module = parse(PROGRAM)
-    cost = cost_of(module.entry.by_name[name], module.entry, module, {}, target(tpu, None))
+    cost = cost_of(module.entry.by_name[name], module.entry, module, target(tpu, None))
     return cost.least, cost.most
 
 
@@ -114,7 +114,7 @@ class Nowhere:
 
 
 def time_of(text: str) -> StepTime:
-    compiled = Compiled(0, 0, 0, 0, 0, "", {}, bounded=False)
+    compiled = Compiled(0, 0, 0, 0, 0, "", bounded=False)
     module = parse(text)
     return step_time(compiled, module, Runs(module), Nowhere(), target("v6e-1", None))
 

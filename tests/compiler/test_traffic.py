@@ -109,7 +109,7 @@ ENTRY %main (x: bf16[2048,2048], stack: bf16[8,2048,2048], layer: s32[], row: bf
 def bytes_of(name: str) -> int:
     module = parse(PROGRAM)
     found = module.entry.by_name[name]
-    return cost_of(found, module.entry, module, {}, target("v6e-1", None)).bytes
+    return cost_of(found, module.entry, module, target("v6e-1", None)).bytes
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class FakeLibtpu:
 
 def compiled(peak: int) -> Compiled:
     """Return an answer without a program."""
-    return Compiled(peak, peak // 2, 0, 0, 0, "", {}, False)
+    return Compiled(peak, peak // 2, 0, 0, 0, "", False)
 
 
 @pytest.fixture
@@ -352,7 +352,7 @@ def test_recorded_verdicts_answer_a_cell_without_a_compiler(
     book: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = {"peak": GIB, "arguments": 0, "outputs": 0, "aliased": 0, "code": 0, "text": ""}
-    raw |= {"kernels": {}, "bounded": False}
+    raw |= {"bounded": False}
     monkeypatch.setattr(libtpu, "_answered", lambda request, deadline: raw)
     monkeypatch.setattr(libtpu, "_releases", lambda deadline: {"libtpu": "0.0.52"})
     monkeypatch.setattr(libtpu, "start", lambda **_: libtpu.require())

@@ -17,7 +17,19 @@ COMPILED: dict[str, Any] = {
     "code": 0,
     "text": "",
     "cost": {"flops": 1.5},  # as in the files of older releases
-    "kernels": {"k": [4, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]},  # the same
+    "schedule": {
+        "k": {
+            "cycles": [9, 9],
+            "bytes": [8, 9],
+            "strided": 0,
+            "steps": 4,
+            "unit": "VALU",
+            "busy": 1.5,
+            "matmul": 0.0,
+            "spills": 0.0,
+        }
+    },
+    "product": {},
     "bounded": False,
     "made": MADE,
 }

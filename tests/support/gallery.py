@@ -133,6 +133,7 @@ def compiled() -> LiveWidget:
 WIDGETS: dict[str, Callable[[], LiveWidget]] = {
     "step": lambda: ProgramsWidget(saved("step")),
     "too-large": lambda: ProgramsWidget(saved("attention")),
+    "memory": lambda: ProgramsWidget([saved("plain"), saved("with_checkpoint")]),
     "topology": lambda: TopologyWidget(assigned("v4-64", 2), selected=[5]),
     "pod": lambda: TopologyWidget("v5p-17920"),
     "replicas": lambda: ReplicasWidget(structure(), section=1),

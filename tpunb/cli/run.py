@@ -82,7 +82,7 @@ def add_to(commands: Any) -> None:
     add_keras(run)
     add_framework(run)
     run.add_argument("-q", "--quiet", action="store_true", help="print only failures")
-    _add_parameters(run)
+    _add_student(run)
     _add_kernel(run)
 
 
@@ -123,7 +123,7 @@ def _add_execution(run: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_parameters(run: argparse.ArgumentParser) -> None:
+def _add_student(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--student",
         metavar="NOTEBOOK",

@@ -42,7 +42,7 @@ def search(
     Args:
         fn: A function of arrays, or a `jax.jit` of one. If it has a parameter `mesh`, it gets the
             mesh.
-        *args: Its arguments: trees of arrays or `jax.ShapeDtypeStruct`s, the batch last. Their
+        *args: Its arguments: trees of arrays or of `jax.ShapeDtypeStruct`, the batch last. Their
             shardings are the own layout.
         tpu: A TPU type, or several. By default, the connected one.
         meshes: The meshes to try: the sizes of their axes, as in `[(8,), (4, 2)]`, or also their

@@ -4,25 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from tpunb.tpu.compiled_program import Provenance
-
-
-class Kernel(NamedTuple):
-    """The work of all steps of a Pallas kernel, each without and with its conditional parts.
-
-    Attributes:
-        steps: The steps of its grid.
-        flops: The multiplications and additions of its products, converted to bfloat16's time.
-        cycles: The cycles of the vector unit.
-        bytes: The bytes copied from and to HBM.
-    """
-
-    steps: int
-    flops: tuple[float, float]
-    cycles: tuple[float, float]
-    bytes: tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +46,6 @@ class Compiled:
         aliased: The memory of the results that replace an argument.
         code: The memory of the program's code.
         text: The optimised HLO; empty if libtpu did not return it.
-        kernels: Its Pallas kernels, by the names of their instructions.
         bounded: Whether some sizes are only bounded.
         provenance: When and by which compiler it was compiled.
         schedule: The schedules of its kernels, by the names of their instructions; empty if the
@@ -77,7 +59,6 @@ class Compiled:
     aliased: int
     code: int
     text: str
-    kernels: Mapping[str, Kernel]
     bounded: bool
     provenance: Provenance | None = None
     schedule: Mapping[str, Schedule] = dataclasses.field(default_factory=dict)

@@ -28,7 +28,7 @@ from tpunb._util.logs import timed
 from tpunb._util.plain_values import record_from
 from tpunb._util.units import byte_count
 from tpunb.compiler.ask import environment, kept_verdicts, recorded_verdicts, versions
-from tpunb.compiler.ask.answers import Compiled, Kernel, Refused, Schedule
+from tpunb.compiler.ask.answers import Compiled, Refused, Schedule
 from tpunb.compiler.ask.fingerprint import Fingerprint
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.program import CompilerUnavailableError
@@ -288,12 +288,8 @@ def ask(
     provenance = _provenance(answer["made"], recorded=answer.get("recorded", False))
     if "error" in answer:
         return Refused(answer["error"], provenance, answer.get("text", ""))
-    kernels = {
-        name: Kernel(steps, *map(tuple, work[:3]))  # a file of an older release has more
-        for name, (steps, *work) in answer["kernels"].items()
-    }
     names = {field.name for field in dataclasses.fields(Compiled)} & answer.keys()
-    figures = {name: answer[name] for name in names} | {"kernels": kernels}
+    figures = {name: answer[name] for name in names}
     for part in {"schedule", "product"} & names:
         figures[part] = {name: record_from(Schedule, each) for name, each in answer[part].items()}
     return Compiled(**{**figures, "provenance": provenance})

@@ -9,17 +9,14 @@ elsewhere.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import hashlib
-import json
 import math
-import operator
 import re
 import runpy
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -310,8 +307,7 @@ def _accepted(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[
         compiled = _compile(module, devices, request, _dumped_to(folder))
         figures = _figures(compiled, with_text=True)
         if not figures["text"]:
-            text = _newest(folder, _SCHEDULED)
-            figures |= {"text": text, "kernels": _kernels(text)}
+            figures["text"] = _newest(folder, _SCHEDULED)
     return figures
 
 
@@ -381,175 +377,7 @@ def _figures(compiled: Any, with_text: bool) -> dict[str, Any]:
         "aliased": memory.alias_size_in_bytes,
         "code": memory.generated_code_size_in_bytes,
         "text": text,
-        "kernels": _kernels(text),
     }
-
-
-_KERNEL = re.compile(
-    r'%?([\w.-]+) = [^\n]*custom_call_target="tpu_custom_call".*?backend_config=', re.DOTALL
-)
-_READABLE = "builtin.module(mosaic-serde{serialize=false})"
-"""The pass that converts a kernel's stored code to the current form of its dialect."""
-
-
-def _kernels(text: str) -> dict[str, tuple[Any, ...]]:
-    """Return the work of each Pallas kernel whose code can be read."""
-    kernels = {}
-    for match in _KERNEL.finditer(text):
-        # The code is in an MLIR dialect for libtpu. Nothing promises that JAX can read it too.
-        with contextlib.suppress(Exception):
-            from jax._src.lib import tpu
-            from jax._src.lib.mlir import passmanager
-
-            config = json.JSONDecoder().raw_decode(text, match.end())[0]["custom_call_config"]
-            with mlir.make_ir_context() as context:
-                tpu.register_dialect(context)
-                context.allow_unregistered_dialects = True  # the code is stored in one
-                module = ir.Module.parse(base64.b64decode(config["body"]))
-                passmanager.PassManager.parse(_READABLE).run(module.operation)
-                kernels[match[1]] = _KernelWork(module).work()
-    return kernels
-
-
-_PASSES_OF_FLOAT32 = 6
-_FREE = ("constant", "shape_cast", "bitcast", "load", "store")
-"""Parts of the names of operations that take no time or run on another unit."""
-_SLOW = ("math.", "arith.divf", "vector.multi_reduction", "tpu.transpose", "tpu.rotate")
-"""Operations that take several cycles per register: functions, and moves across lanes."""
-_LANES = 1024
-"""The numbers in a vector register."""
-_FAST_CYCLES, _SLOW_CYCLES = (0.25, 1.0), (1.0, 10.0)
-"""The least and most cycles per register. The vector unit starts four operations in a cycle."""
-_ARITHMETIC: dict[str, Callable[..., int]] = {
-    "arith.addi": operator.add,
-    "arith.subi": operator.sub,
-    "arith.muli": operator.mul,
-    "arith.index_cast": int,
-}
-
-
-class _KernelWork:
-    """The least and the most work in the code of a Pallas kernel."""
-
-    def __init__(self, module: Any) -> None:
-        operations = list(module.body.operations)
-        self._functions = {_text(each, "sym_name").strip('"'): each for each in operations}
-        self._kernel = next(each for each in operations if "scalar_prefetch" in each.attributes)
-        self._flops, self._cycles, self._own_copies = np.zeros(2), np.zeros(2), np.zeros(2)
-
-    def work(self) -> tuple[Any, ...]:
-        """Return the steps of the grid, and the least and most flops, cycles and bytes."""
-        grid = []
-        if bounds := _text(self._kernel, "iteration_bounds"):  # `array<i64: 8, 8>`
-            grid = [int(part) for part in re.findall(r"-?\d+", bounds.partition(":")[2])]
-        if min(grid, default=1) < 1:
-            raise ValueError("a grid of unknown size")
-        steps = math.prod(grid)
-        for block in self._kernel.regions[0].blocks:
-            self._count(block, np.full(2, float(steps)))
-        copied = self._copied(grid) + self._own_copies
-        return steps, *(tuple(total.tolist()) for total in (self._flops, self._cycles, copied))
-
-    def _count(self, block: Any, times: Any) -> None:
-        """Add the work of a block that runs `times` times: at least, and at most."""
-        for operation in block.operations:
-            name, inner = operation.name, times
-            if name == "scf.if":
-                inner = times * (0, 1)
-            elif name == "scf.for":
-                low, high, step = map(_constant, list(operation.operands)[:3])
-                if low is not None and high is not None and step:
-                    inner = times * max((high - low) // step, 0)
-            for region in operation.regions:
-                for inner_block in region.blocks:
-                    self._count(inner_block, inner)
-            if name in ("tpu.matmul", "vector.contract"):
-                self._flops += 2 * times * _multiplications(operation)
-            elif name == "tpu.enqueue_dma":
-                ends = [end for end in operation.operands if "vmem" not in str(end.type)]
-                self._own_copies += times * sum(map(_bytes, ends))
-            elif not any(part in name for part in _FREE):
-                values = [*operation.operands, *operation.results]
-                sizes = [math.prod(shape) for value in values if (shape := _shape(value))]
-                cycles = _SLOW_CYCLES if name.startswith(_SLOW) else _FAST_CYCLES
-                self._cycles += times * math.ceil(max(sizes, default=0) / _LANES) * cycles
-
-    def _copied(self, grid: list[int]) -> Any:
-        """Return the least and the most bytes of the blocks that the grid copies.
-
-        The last axis of the grid runs fastest. A block is copied again when its place changes,
-        which takes a step along an axis that the place depends on. At least, each block is
-        copied once.
-        """
-        arguments = list(self._kernel.regions[0].blocks[0].arguments)
-        first = len(grid) + int(_text(self._kernel, "scalar_prefetch").split(" ")[0])
-        last = len(arguments) - int(_text(self._kernel, "scratch_operands").split(" ")[0])
-        windows: list[Any] = [{} for _ in arguments]
-        if "window_params" in self._kernel.attributes:
-            listed = ir.ArrayAttr(self._kernel.attributes["window_params"])
-            windows = [ir.DictAttr(window) for window in listed]
-        copied = np.zeros(2)
-        for window, argument in zip(windows, arguments[first:last], strict=False):
-            axes: list[int] = []
-            if "transform_indices" in window:
-                function = self._functions[str(window["transform_indices"]).strip('@"')]
-                axes = [axis for axis in _arguments_of(function) if axis < len(grid)]
-            elif "vmem" not in str(argument.type):
-                continue  # the kernel copies the block itself
-            once = math.prod(grid[axis] for axis in axes)
-            often = math.prod(grid[: max(axes, default=-1) + 1])
-            copied += _bytes(argument) * np.array((once, often))
-        return copied
-
-
-def _arguments_of(function: Any) -> set[int]:
-    """Return the numbers of the arguments that the results of a function depend on."""
-    pending = list(list(function.regions[0].blocks[0].operations)[-1].operands)
-    numbers: set[int] = set()
-    while pending:
-        value = pending.pop()
-        if isinstance(value, ir.BlockArgument):
-            numbers.add(value.arg_number)
-        else:
-            pending += list(value.owner.operands)
-    return numbers
-
-
-def _multiplications(product: Any) -> float:
-    """Return the number of bfloat16 multiplications that take as long as a product."""
-    shapes = [_shape(product.operands[index]) for index in range(3)]
-    batch = shapes[0][0] if len(shapes[0]) == 3 else 1
-    count = math.sqrt(math.prod(math.prod(shape) for shape in shapes) / batch)
-    if "fp32" in _text(product, "precision"):
-        return count * _PASSES_OF_FLOAT32
-    return count / 2 if "xi8>" in str(product.operands[0].type) else count
-
-
-def _constant(value: Any) -> int | None:
-    """Return the number that a value has in all steps, or None if it depends on anything."""
-    name = getattr(value.owner, "name", "")
-    if name == "arith.constant":
-        return int(_text(value.owner, "value").split(" ")[0])
-    if name not in _ARITHMETIC:
-        return None
-    numbers = [_constant(operand) for operand in value.owner.operands]
-    return None if None in numbers else _ARITHMETIC[name](*numbers)
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    """Return the sizes of a vector, or an empty tuple for other values."""
-    match = re.match(r"vector<([\dx]+)x", str(value.type))
-    return tuple(int(part) for part in match[1].split("x")) if match else ()
-
-
-def _bytes(value: Any) -> float:
-    """Return the bytes of a place in memory of a type such as `memref<8x128xf32, …>`."""
-    match = re.match(r"memref<([\dx]*)x[a-z]+(\d+)", str(value.type))
-    return math.prod(map(int, match[1].split("x"))) * int(match[2]) / 8 if match else 0.0
-
-
-def _text(operation: Any, key: str) -> str:
-    return str(operation.attributes[key]) if key in operation.attributes else ""
 
 
 _MARK = re.compile(r"/(CrossReplicaSum|CollectivePermute|AllToAll|Resize\w+)/(all|[\d_-]+)\"")

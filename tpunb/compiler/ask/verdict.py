@@ -25,7 +25,7 @@ from tpunb.compiler.read.hlo import Module, parse
 from tpunb.compiler.read.memory import described, line_name, of_refused
 from tpunb.compiler.read.runs import Runs
 from tpunb.compiler.read.scheduled_time import FORMS
-from tpunb.compiler.read.step_time import step_time
+from tpunb.compiler.read.step_time import step_time, why_no_time
 from tpunb.errors.code_problems import Problem, SourceLine, is_library
 from tpunb.errors.compiler_refusals import LIBTPU, refusal_of
 from tpunb.errors.explain import explain
@@ -232,8 +232,10 @@ class _Compilation:
         origins = prepared.origins
         lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
         in_order = sorted(lines, key=lambda line: (line.file, line.line))
-        is_timed = self.settings.speed or self.settings.rough
-        time = step_time(answer, module, runs, origins, wanted) if is_timed else None
+        speed, rough = self.settings.speed, self.settings.rough
+        unknown = why_no_time(answer, runs, wanted)
+        has_time = (speed or rough) and not unknown
+        time = step_time(answer, module, runs, origins, wanted) if has_time else None
         found = communication(module, runs, prepared, wanted, time)
         # An estimate of the time has this note.
         notes = (_UNKNOWN_LOOPS,) if found and runs.unknown_loops and time is None else ()
@@ -242,7 +244,7 @@ class _Compilation:
             time=time,
             collectives=collectives_in(module, runs),
             communication=found,
-            notes=(*program.notes, *notes),
+            notes=(*program.notes, *notes, *([unknown] if speed and unknown else [])),
             lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
         )
 

@@ -1,7 +1,7 @@
 """The cost of one instruction of a program.
 
-Collectives are modelled by the links; gathers, scatters and sorts by the core's work for each row
-and by memory; Pallas kernels by the work in their code; all else by the work for its tiles.
+Kernels with a schedule take its time. Collectives are modelled by the links; gathers, scatters and
+sorts by the core's work for each row and by memory; all else by the work for its tiles.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from tpunb.compiler.ask.answers import Kernel, Schedule
+from tpunb.compiler.ask.answers import Schedule
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.read.collectives import Collective, cores_of
 from tpunb.compiler.read.hlo import Computation, Instruction, Module, numbers, parts
@@ -61,7 +61,6 @@ def cost_of(
     instruction: Instruction,
     around: Computation,
     module: Module,
-    kernels: Mapping[str, Kernel],
     target: Target,
     schedule: Schedule | None = None,
 ) -> Cost:
@@ -71,7 +70,6 @@ def cost_of(
         instruction: The instruction.
         around: The computation that contains it.
         module: The program.
-        kernels: The work of its Pallas kernels, by the names of their instructions.
         target: The target of the compilation.
         schedule: The instruction's schedule; None if it is not known.
     """
@@ -83,8 +81,6 @@ def cost_of(
         return Cost(
             instruction, kind, schedule.bytes[1], least, most, needed=work.in_hbm, schedule=schedule
         )
-    if instruction.cycles is None and (kernel := kernels.get(instruction.name)):
-        return _kernel(instruction, kernel, target)
     work = _tile_work(instruction, around, module)
     irregular = [(part, inside) for part, inside in work.parts if part.opcode in _CYCLES]
     if work.cycles is None and irregular:
@@ -195,29 +191,6 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tup
     sent = link_bytes(kind, size, chips) / (hardware.link * hardware.sustained_link)
     started = _START + sum(side // 2 for side in tpu.mesh) * _HOP
     return started + sent / links, started + sent / (links if all(wraps) else 1)
-
-
-# Pallas kernels
-
-_GRID_STEP = 0.35e-6
-"""The least seconds of a step of a Pallas kernel's grid, which starts copies and waits for them.
-Measured on v5e with 32,768 and 262,144 steps of small products: 0.36 and 0.35 µs."""
-
-
-def _kernel(instruction: Instruction, kernel: Kernel, target: Target) -> Cost:
-    hardware = target.hardware
-    grid = kernel.steps * _GRID_STEP
-    flops = [amount / hardware.flops for amount in kernel.flops]
-    cycles = [amount / hardware.clock for amount in kernel.cycles]
-    moved = [amount / hardware.hbm for amount in kernel.bytes]
-    return Cost(
-        instruction,
-        "matmul" if flops[1] > moved[1] else "memory",
-        int(kernel.bytes[1]),
-        least=max(flops[0], cycles[0], moved[0], grid),
-        most=max(flops[1], moved[1]) + cycles[1] + grid,
-        modelled=frozenset({"Pallas kernels"}),
-    )
 
 
 # Gathers, scatters and sorts

@@ -303,7 +303,6 @@ def of_refused(text: str, prepared: Prepared, target: Target) -> ProgramMemory:
         aliased=sum(results[place].padded for place in module.aliases if place < len(results)),
         code=0,
         text=text,
-        kernels={},
         bounded=False,
     )
     return described(counted, module, prepared, target)

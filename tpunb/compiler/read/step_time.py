@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.units import byte_count, duration
-from tpunb.compiler.ask.answers import Compiled
+from tpunb.compiler.ask.answers import Compiled, Schedule
 from tpunb.compiler.ask.libtpu import Origins
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.read.collectives import collective_of
@@ -37,6 +37,9 @@ _CALL, _CHIP = 150e-6, 50e-6
 own. Measured: 0.1 ms on v5e, 0.13 ms on v6e, 0.3 to 0.5 ms on the eight chips of v5e-8."""
 _CHIPS_OF_A_HOST = 8
 
+_PALLAS = "tpu_custom_call"
+"""The target of the custom call of a Pallas kernel."""
+
 _MANY_SPILLS = 0.1
 """The part of the time from which on stores for lack of registers are named."""
 
@@ -52,9 +55,8 @@ class _Costs:
     """
 
     def __init__(self, compiled: Compiled, module: Module, runs: Runs, target: Target) -> None:
-        self._kernels, self._module, self._target = compiled.kernels, module, target
-        understood = is_understood(compiled.product, target)
-        self._schedules = compiled.schedule if understood else {}
+        self._module, self._target = module, target
+        self._schedules = _schedules(compiled, target)
         self.background = 0.0
         self.sparse_cores = False
         self.all = [
@@ -76,7 +78,7 @@ class _Costs:
             self.sparse_cores |= instruction.opcode == ON_SPARSE_CORES
             return
         schedule = self._schedules.get(instruction.name)
-        yield cost_of(instruction, run.around, module, self._kernels, self._target, schedule)
+        yield cost_of(instruction, run.around, module, self._target, schedule)
 
     def _exposed(self, runs: Runs) -> float:
         """Return the seconds of copies that nothing hides: no work lies between start and end."""
@@ -105,6 +107,27 @@ def _until_done(start: Instruction, around: Computation) -> list[Instruction]:
         name = step.name if name in step.operands else name
         between.append(step)
     return between
+
+
+def _schedules(compiled: Compiled, target: Target) -> Mapping[str, Schedule]:
+    return compiled.schedule if is_understood(compiled.product, target) else {}
+
+
+def why_no_time(compiled: Compiled, runs: Runs, target: Target) -> str:
+    """Return why the time of a program cannot be estimated, as a sentence; empty if it can."""
+    known = _schedules(compiled, target)
+    unread = [
+        run.instruction.name
+        for run in runs.all
+        if run.instruction.target == _PALLAS and run.instruction.name not in known
+    ]
+    if not unread:
+        return ""
+    why = "its loops or copies may depend on data" if known else "they are read for v5e and v6e"
+    return (
+        f"The time is not known: the schedule of a Pallas kernel, `{unread[0]}`, cannot be read "
+        f"({why})."
+    )
 
 
 def step_time(
