@@ -222,7 +222,7 @@ test-jax: .venv/.gnn .venv-compiler/.done
 	$(STAGE) "unit tests without TensorFlow"
 	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow and not thorough"
 	$(STAGE) "virtual TPU for JAX"
-	$(COMPILER)/python $(JAX_TESTS) --nbval $(JAX_PUZZLES) notebooks/11_dry_run.ipynb
+	$(COMPILER)/python $(JAX_TESTS) --nbval $(JAX_PUZZLES) notebooks/11_dry_run.ipynb notebooks/12_search.ipynb
 
 test-jax-oldest: .venv-jax-oldest/.done .venv-compiler/.done
 	$(STAGE) "virtual TPU for JAX, oldest JAX"

@@ -18,7 +18,12 @@ WITH_COMPILER = (
     "jax_puzzles.ipynb",
     "tensorflow_puzzles.ipynb",
 )
-ON_JAX = ("09_jax_on_a_virtual_tpu.ipynb", "11_dry_run.ipynb", "jax_puzzles.ipynb")
+ON_JAX = (
+    "09_jax_on_a_virtual_tpu.ipynb",
+    "11_dry_run.ipynb",
+    "12_search.ipynb",
+    "jax_puzzles.ipynb",
+)
 """They run where JAX is installed in the notebook's own Python: `make test-jax`."""
 
 WITH_JAX = ("08_from_tpustrategy_to_jax.ipynb", "3_to_jax_meshes.ipynb")

@@ -37,6 +37,11 @@ said["ok"] = [program.ok, program.tpu, program is book.names["kept"]]
 said["arguments"] = sorted(one.node for one in program.memory.largest if one.kind == "argument")
 said["ran"] = book.names["ran"]
 said["left"] = sorted({"w", "x"} & book.names.keys())
+found = book.good(
+    "%%tpu_compile --for v5e-1 --search -o found\\nstep(jnp.ones((8, 8)), jnp.ones((8, 8)))"
+).value
+said["search"] = [found.best.is_own, found is book.names["found"]]
+said["no search"] = lines(book.run("%%tpu_compile --for v5e-1 --search\\n1 + 1"))
 programs = book.good(f"%%tpu_compile --for v5e-1,v3-8\\nstep(*2 * [jnp.ones((8, 8))])").value
 said["types"] = [one.tpu for one in programs]
 large = book.good(
@@ -127,6 +132,11 @@ def test_messages_name_the_missing_part(said: dict[str, Any]) -> None:
     assert "not from -d" in said["data"][1][0]
     assert "does not end with a call" in said["no call"][1][0]
     assert "%%tpu_compile" in said["check"][1][1]
+
+
+def test_a_search_of_a_call(said: dict[str, Any]) -> None:
+    assert said["search"] == [True, True]
+    assert "does not end with a call" in said["no search"][1][0]
 
 
 def test_the_value_of_the_call_may_be_assigned(said: dict[str, Any]) -> None:

@@ -103,6 +103,18 @@ def test_a_stop_shows_what_is_known() -> None:
     assert (row.is_own, row.verdict) == (True, "does not fit")
 
 
+@pytest.mark.usefixtures("libtpu")
+def test_the_connected_type_has_all_its_cores(connect: Callable[..., Any]) -> None:
+    connect("v5e-4")
+
+    def stop(said: str) -> None:
+        if "candidate 2" in said:  # on one core, there is no other layout than the own one
+            raise KeyboardInterrupt
+
+    with pytest.raises(SearchStopped):
+        searched(*shapes(64), tpu=None, meshes=None, progress=stop)
+
+
 def sums(w: Any, x: Any, mesh: Any) -> Any:
     """Add up where it should average: the result depends on the mesh."""
 
@@ -117,8 +129,33 @@ def means(w: Any, x: Any, mesh: Any) -> Any:
     return jnp.mean((x @ w) ** 2)
 
 
+def coarse(w: Any, x: Any, mesh: Any) -> Any:
+    """Return the new weight and the gradient, in float32, of a step that computes in bfloat16."""
+    del mesh
+    half = w.astype(jnp.bfloat16), x.astype(jnp.bfloat16)
+    gradient = jax.grad(lambda w: (jnp.tanh(half[1] @ w) ** 2).astype(jnp.float32).mean())(half[0])
+    return w - gradient, gradient.astype(jnp.float32)
+
+
+def coarse_sums(w: Any, x: Any, mesh: Any) -> Any:
+    def body(w: Any, x: Any) -> Any:
+        return jax.lax.psum(coarse(w, x, mesh)[1], "data")
+
+    specs = (P(), P("data"))
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)(w, x)
+
+
+EQUAL = "its results equal those of your own layout"
+
+
 @pytest.mark.parametrize(
-    ("fn", "said"), [(sums, "its results differ"), (means, "its results are equal")]
+    ("fn", "said"),
+    [
+        (sums, "its results differ"),
+        (coarse_sums, "its results differ"),
+        (means, EQUAL),
+        (coarse, EQUAL),
+    ],
 )
 def test_results_are_compared(fn: Any, said: str, connect: Callable[..., Any]) -> None:
     connect("v5e-8")

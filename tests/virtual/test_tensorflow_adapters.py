@@ -110,8 +110,6 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_container_strategy": "finds the strategy",
             "_num_replicas_in_sync": "knows the replicas",
             "_tpu_function_cache": "traces a replica function once",
-            "_logical_device_stack": "finds the logical device of a variable",
-            "_use_spmd_for_xla_partitioning": "finds the logical devices of a variable",
         },
         "input workers": {"_worker_device_pairs": "places input pipelines"},
     },

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import linecache
 import sys
 import traceback
@@ -22,6 +23,7 @@ from tpunb.cells.settings import CompileSettings
 from tpunb.compiler.compile import compile_call
 from tpunb.compiler.frameworks import framework_of_module, frameworks_in, frameworks_of
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
+from tpunb.compiler.searching import search
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_of_this_package, lines_of
 from tpunb.machine.framework import JAX
@@ -121,13 +123,7 @@ def compile_call_cell(
         Exception: Any error that the statements or `tpunb.compile` raise.
     """
     __tracebackhide__ = True
-    call = _call_at_the_end(cell)
-    if call is None:
-        raise CompileError(
-            "The cell does not end with a call, which is the part of it that is compiled.",
-            fix="End it with one: step(params, batch), state = step(state, batch), or "
-            "model.fit(x, y).",
-        )
+    call = _required_call(cell)
     if not settings.tpus:
         raise CompileError(
             "The TPU type to compile for is not known.",
@@ -147,6 +143,35 @@ def compile_call_cell(
     if keras is not None:
         programs = [_noted(program, keras) for program in programs]
     return TpuPrograms(programs) if len(programs) > 1 else programs[0]
+
+
+def search_call_cell(cell: CellSource, namespace: dict[str, Any], settings: CompileSettings) -> Any:
+    """Search the layout of the call at a cell's end, with `tpunb.search`."""
+    __tracebackhide__ = True
+    call = _required_call(cell)
+    try:
+        fn, args, named = _what_is_called(call, cell, namespace)
+        fn = functools.partial(fn, **named) if named else fn
+        return search(fn, *args, tpu=settings.tpus, timeout=settings.timeout)
+    except Exception as error:
+        _mark(error, cell)
+        raise
+
+
+def _required_call(cell: CellSource) -> ast.Call:
+    """Return the call whose value ends a cell.
+
+    Raises:
+        CompileError: The cell does not end with a call.
+    """
+    call = _call_at_the_end(cell)
+    if call is None:
+        raise CompileError(
+            "The cell does not end with a call, which is the part of it that is compiled.",
+            fix="End it with one: step(params, batch), state = step(state, batch), or "
+            "model.fit(x, y).",
+        )
+    return call
 
 
 def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:

@@ -203,6 +203,11 @@ RUN = (
 COMPILE = (
     *_arguments_of_fields(CompileSettings),
     argument(
+        "--search",
+        action="store_true",
+        help="for a call of JAX: look for the layout that fits and is fastest",
+    ),
+    argument(
         "--input",
         action="store_true",
         dest="input_speed",

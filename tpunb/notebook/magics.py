@@ -274,6 +274,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %%tpu_compile --for v5e-8
             jax_step(params, batch)  # in JAX: this call is compiled
+
+            %%tpu_compile --for v5e-8 --search
+            jax_step(params, batch)  # in JAX: the layout that fits and is fastest
         """
         from tpunb.compiler.ask.partial_answers import CompilationStopped
 
@@ -293,6 +296,10 @@ class TpuMagics(Magics):  # type: ignore[misc]
             recorded=args.recorded,
             live_arrays=args.live_arrays,
         )
+        if args.search:
+            found = self.session.search(cell, settings)
+            self._keep(found, args)
+            return found
         try:
             program = self.session.compile(cell, settings, data, args.names)
         except CompilationStopped as stopped:

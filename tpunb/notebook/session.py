@@ -329,6 +329,15 @@ class Session:
         self._remember_program(program)
         return program
 
+    def search(self, source: str, settings: CompileSettings) -> Any:
+        """Search the layout of the call at a cell's end, without running it."""
+        from tpunb.cells.call_cell import search_call_cell
+        from tpunb.cells.reading.source import parse_cell
+
+        __tracebackhide__ = True
+        with self._short_errors(source):
+            return search_call_cell(parse_cell(source), self.namespace, settings)
+
     def _remember_program(self, program: TpuProgram | TpuPrograms) -> None:
         if self.open_connection is not None:
             self.open_connection.program = program

@@ -16,6 +16,7 @@ from tpunb._util.units import counted
 from tpunb.compiler.compile import compile as compile_function
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, TpuProgram
 from tpunb.errors import TpunbError
+from tpunb.jax.checks.equations import all_equations
 from tpunb.jax.compiler.mesh_comparison import LeafDifference, MeshComparison, OnMesh
 from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
 
@@ -32,6 +33,12 @@ _SMALL = 1e-4
 
 _NOISE = 32
 """By how much more than the last bit of the arguments another order of sums may move a result."""
+
+_FINE = 1e-6
+"""Functions whose floats are rounded more coarsely than float32 have much noise in all results."""
+
+_COARSE_NOISE = 8
+"""As `_NOISE`, for functions that compute with coarser floats than float32."""
 
 _OWN_MESH = ("context mesh", "incompatible devices")
 
@@ -104,19 +111,22 @@ def compare_runs(runs: Sequence[Callable[[], Run]]) -> Iterator[tuple[OnMesh, Ru
         runs: Each returns a run, with its own copies of the arrays.
     """
     first: _Leaves | None = None
-    scale = 0.0
+    scale = coarsest = 0.0
 
     @functools.cache
     def nearby() -> _Leaves:
         run = runs[0]()
-        return run.results(list(map(_nudged, run.arrays)))
+        return run.results([_nudged(array, coarsest) for array in run.arrays])
 
     for make in runs:
         run = make()
         results = run.results()
         if first is None:
             first, scale = results, _scale([*run.arrays, *(leaf for _, leaf in results)])
-        differences = list(_differences(first, results, scale, nearby))
+            coarsest = _coarsest(run)
+        noise = _COARSE_NOISE if coarsest > _FINE else _NOISE
+        least = math.inf if coarsest > _FINE else _SMALL * scale
+        differences = list(_differences(first, results, least, noise, nearby))
         wrong = tuple(each for each, limit in differences if each.difference > limit)
         most = max((each.difference for each, _ in differences), default=0.0)
         yield OnMesh(tuple(run.mesh.shape.items()), most, wrong), run
@@ -245,14 +255,19 @@ def _values(leaf: Any) -> Any:
 
 
 def _differences(
-    first: _Leaves, others: _Leaves, scale: float, nearby: Callable[[], _Leaves]
+    first: _Leaves,
+    others: _Leaves,
+    least: float,
+    noise: float,
+    nearby: Callable[[], _Leaves],
 ) -> Iterator[tuple[LeafDifference, float]]:
     """Yield the difference of each array, with the difference that rounding may make.
 
     Args:
         first: The results on the first mesh.
         others: The results on another mesh.
-        scale: The largest number among the arguments and the results.
+        least: An array of smaller numbers may be rounding only.
+        noise: By how much more than another rounding of the arguments it may then differ.
         nearby: Returns the results on the first mesh for arguments that are rounded otherwise.
     """
     if [path for path, _ in first] != [path for path, _ in others]:
@@ -260,11 +275,11 @@ def _differences(
         return
     for place, ((path, one), (_, other)) in enumerate(zip(first, others, strict=True)):
         found, limit = _difference(path, one, other)
-        is_small = limit > 0 and _largest(_finite(_wide(one))) < _SMALL * scale
+        is_small = limit > 0 and _largest(_finite(_wide(one))) < least
         if found.difference > limit and not found.reason and is_small:
             moved = _largest(_finite(_wide(nearby()[place][1]) - _wide(one)))
             apart = _largest(_finite(_wide(other) - _wide(one)))
-            found = found if apart > _NOISE * moved else LeafDifference(path, 0.0)
+            found = found if apart > noise * moved else LeafDifference(path, 0.0)
         yield found, limit
 
 
@@ -323,13 +338,31 @@ def _largest(array: Any) -> float:
     return float(np.abs(array).max(initial=0.0))
 
 
-def _nudged(array: Any) -> Any:
-    """Return an array whose numbers are moved by the last bit, up or down."""
+def _coarsest(run: Run) -> float:
+    """Return the coarsest rounding of the floats that a function computes with."""
+    jax = _jax()
+    with jax.set_mesh(run.mesh):
+        jaxpr = run.function.trace(*run.arrays).jaxpr.jaxpr
+    kinds = {
+        getattr(var.aval, "dtype", None)
+        for each in all_equations(jaxpr)
+        for var in each.equation.outvars
+    }
+    floats = [
+        kind for kind in kinds if kind is not None and jax.numpy.issubdtype(kind, np.floating)
+    ]
+    return max((float(jax.numpy.finfo(kind).eps) for kind in floats), default=0.0)
+
+
+def _nudged(array: Any, least: float) -> Any:
+    """Return an array whose numbers are moved by the last bit, up or down, or by `least`."""
     jax = _jax()
     if not jax.numpy.issubdtype(array.dtype, np.inexact):
         return array
     signs = np.random.default_rng(0).choice([-1.0, 1.0], array.shape)
-    values = _wide(np.asarray(array)) * (1 + float(jax.numpy.finfo(array.dtype).eps) * signs)
+    values = _wide(np.asarray(array)) * (
+        1 + max(float(jax.numpy.finfo(array.dtype).eps), least) * signs
+    )
     return jax.device_put(values.astype(array.dtype), array.sharding)
 
 

@@ -71,10 +71,11 @@ def shown_elsewhere() -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_judged() -> Iterator[None]:
-    """Within a block, run programs without asking the compiler."""
+    """Within a block, run programs without asking the compiler or looking for mistakes."""
     with contextlib.ExitStack() as undo:
         for judge in list(_judges):
             undo.enter_context(attribute(judge, "_when", "off"))
+            undo.enter_context(attribute(judge, "findings", Findings({})))
         yield
 
 

@@ -42,14 +42,15 @@ def frontier(
         limits: The bytes of a core on each TPU type, drawn as lines if they are in the picture.
     """
     points = [Point(*each) for each in given]
-    most = 1.1 * max(point.peak for point in points)
+    fitting = [point for point in points if point.fits]
+    most = 1.1 * max(point.peak for point in fitting or points)
     shown = [limit for limit in limits if limit <= most]
-    slowest = 1.1 * max(point.seconds for point in points) or 1.0
+    slowest = 1.1 * max((point.seconds for point in fitting), default=0.0) or 1.0
 
     def place(seconds: float, peak: float) -> tuple[float, float]:
         return _LEFT + _WIDTH * seconds / slowest, _TOP + _HEIGHT * (1 - peak / most)
 
-    best = list(_frontier([point for point in points if point.fits]))
+    best = list(_frontier(fitting))
 
     def parts() -> Iterator[str]:
         yield line([place(0, most), place(0, 0), place(slowest, 0)], FRAME, width=1)
@@ -61,12 +62,17 @@ def frontier(
             across, down = place(seconds, 0)
             yield words(across, down + 12, duration(seconds), size=11)
         yield words(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 30, "time of a call", size=11)
+        if len(fitting) < len(points):
+            yield words(place(1.12 * slowest, 0)[0], _TOP + _HEIGHT + 12, "does not fit", size=11)
         for limit in shown:
             yield line([place(0, limit), place(slowest, limit)], _OWN, width=1, opacity=0.6)
         if len(best) > 1:
             yield line([place(each.seconds, each.peak) for each in best], _FITS, width=1.5)
         for point in points:
+            # A program that does not fit has no time, and may need much more: it is in the margin.
             across, down = place(point.seconds, point.peak)
+            if not point.fits:
+                across, down = place(1.12 * slowest, min(point.peak, most))
             colour = INK if not point.fits else _OWN if point.is_own else _FITS
             fill = colour if point.fits else "none"
             yield (
@@ -75,11 +81,9 @@ def frontier(
             )
             yield words(across + 8, down - 7, point.name, size=11, anchor="start")
 
-    said = (
-        f"{len(points)} programs by their time and memory; {best[0].name} is the fastest that fits"
-    )
-    size = _LEFT + _WIDTH + 20, _TOP + _HEIGHT + 40
-    return picture(parts(), *size, said if best else f"{len(points)} programs, none of which fits")
+    fastest = f"the fastest that fits is {best[0].name}" if best else "none fits"
+    said = f"{len(points)} programs by their time and memory; {fastest}"
+    return picture(parts(), _LEFT + 1.12 * _WIDTH + 50, _TOP + _HEIGHT + 40, said)
 
 
 def _frontier(points: Sequence[Point]) -> Iterator[Point]:

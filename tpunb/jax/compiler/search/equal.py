@@ -64,7 +64,7 @@ def compare_layouts(fn: Any, args: Sequence[Any], layouts: Sequence[Layout | Non
         return f"its results are not compared: {said}"
     if rows[-1].leaves:
         return f"{DIFFER}: {rows[-1].leaves[0]}"
-    return "its results are equal"
+    return "its results equal those of your own layout"
 
 
 def _arrays(args: Sequence[Any]) -> list[Any]:

@@ -195,9 +195,9 @@ class Found:
     def _repr_html_(self) -> str:
         limits = {r.program.memory.available for r in self.rows if r.program and r.program.memory}
         points = [
-            (str(number), row.seconds, row.peak, row.fits, row.is_own)
+            (str(number), row.seconds or 0.0, row.peak, row.fits, row.is_own)
             for number, row in enumerate(self._ordered(), start=1)
-            if row.seconds is not None and row.peak is not None
+            if row.peak is not None
         ]
         picture = program_display().frontier(points, limits) if points else ""
         shown = table(list(self._cells()), head=_HEAD, named=True, style=LINED)

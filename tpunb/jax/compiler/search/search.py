@@ -161,7 +161,7 @@ class _LayoutSearch:
         """Return the layouts on a TPU type, those first that are most likely to fit."""
         own = _Variant(kind, self._own, is_own=True)
         by_mesh: dict[str, list[_Variant]] = {}
-        for layout in self._layouts(kind.cores):
+        for layout in self._layouts(kind.tpu.num_devices):
             by_mesh.setdefault(layout.shape, []).append(_Variant(kind, layout))
         # A search that is stopped early has tried each mesh.
         turns = itertools.zip_longest(*by_mesh.values())
