@@ -199,6 +199,9 @@ def test_a_layout_with_other_results_is_never_the_best() -> None:
     assert Found((unknown, untimed)).best is untimed
     assert "1 B of 2 B a core." in Found((unknown, untimed)).headline
     assert Found((untimed, own)).best is own
+    rough, full = tried(0.5), tried(1.5, is_confirmed=True)
+    assert Found((own, rough, full)).best is full, "times at low effort only rank"
+    assert Found((own, rough)).best is rough
 
 
 def test_unknown_specs_are_refused() -> None:

@@ -98,9 +98,14 @@ class Found:
 
     @property
     def best(self) -> Tried | None:
-        """The fastest layout that fits; None if none is known to fit."""
+        """The fastest layout that fits; None if none is known to fit.
+
+        Times at low effort only count if no time at full effort is known of a found layout.
+        """
         fitting = [row for row in self.rows if row.fits]
         timed = [row for row in fitting if row.seconds is not None]
+        if any(row.is_confirmed and not row.is_own for row in timed):
+            timed = [row for row in timed if row.is_confirmed]
         return min(timed or fitting, key=lambda row: (row.seconds, row.peak), default=None)
 
     @property

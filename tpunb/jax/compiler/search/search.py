@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -254,15 +256,28 @@ class _LayoutSearch:
         for each in self._search.judged:
             if each.candidate.of.is_own and each.program is not None and each.program.ok:
                 own.append(self._at_full_effort(each))
-        for each in self._ranked()[:_MOST_CONFIRMED]:
-            program = self._at_full_effort(each)
-            if not program.ok:
-                continue
-            variant = each.candidate.of
-            if not variant.is_own:
-                self._equal[variant] = self._compared(variant)
-            if not self._equal.get(variant, "").startswith(DIFFER):
+        for variant in self._confirmed():
+            if variant.is_own:
                 return
+            self._equal[variant] = self._compared(variant)
+            if not self._equal[variant].startswith(DIFFER):
+                return
+
+    def _confirmed(self) -> list[_Variant]:
+        """Return the layouts that fit at full effort too, the fastest first.
+
+        Once one is as fast as the next was at low effort, the next is not tried.
+        """
+        known: list[tuple[float, _Variant]] = []
+        for each in self._ranked()[:_MOST_CONFIRMED]:
+            has_no_time, rough = _seconds(each)
+            if not has_no_time and any(seconds <= rough for seconds, _ in known):
+                break
+            program = self._at_full_effort(each)
+            if program.ok and program.memory is not None:
+                seconds = program.time.estimate if program.time is not None else math.inf
+                known.append((seconds, each.candidate.of))
+        return [variant for _, variant in sorted(known, key=operator.itemgetter(0))]
 
     def _at_full_effort(self, judged: Judged) -> TpuProgram:
         variant = judged.candidate.of
