@@ -125,3 +125,40 @@ def test_live_curves_record_every_step() -> None:
     run = run_code(CURVES, KERAS_BACKEND="jax", TPUNB_WIDGETS="never")
     expected = f"['loss', 'mae'] {list(range(1, 13))} False"
     assert run.stdout.splitlines()[-1:] == [expected], run.stderr
+
+
+SEARCH = """
+import jax, keras, numpy as np, tpunb
+
+tpunb.connect(simulate="v5e-4", framework="jax", judge="off")
+
+def made():
+    layers = [keras.layers.Dense(size, name=name) for size, name in ((1024, "d1"), (512, "d2"))]
+    model = keras.Sequential([keras.Input((512,)), *layers])
+    model.compile("adam", "mse")
+    return model
+
+batch = jax.ShapeDtypeStruct((64, 512), "float32")
+found = tpunb.search(made(), batch, batch, tpu="v5e-4", meshes=[(4,)], progress=lambda _: None)
+print(found.best.results)
+sharded = next(row for row in found.rows if row.name == "fully sharded")
+exec(sharded.code)
+model = made()
+model.fit(np.ones((64, 512)), np.ones((64, 512)), verbose=0)
+weights = {weight.path: weight.value for weight in model.weights}
+moments = [v.value for v in model.optimizer.variables if "d1_kernel" in v.path]
+for array in (weights["sequential_1/d1/kernel"], *moments, weights["sequential_1/d2/kernel"]):
+    print(*array.sharding.shard_shape(array.shape))
+print(sorted({row.mesh for row in found.rows}))
+"""
+
+
+def test_a_search_finds_the_layout_map_of_a_model(libtpu: None) -> None:
+    run = run_code(SEARCH, KERAS_BACKEND="jax")
+    said = run.stdout.splitlines()
+    assert said[:-1] == [
+        "its results equal those of your own layout",
+        *["512 256"] * 3,
+        "256 512",
+    ], run.stderr
+    assert said[-1] == "['data 4', 'model 4', 'none']"

@@ -33,7 +33,7 @@ RUN = [
 ]
 COMPILE = [
     *("--for", "--speed", "--timeout", "--recorded", "--without-live-arrays"),
-    *("--largest-batch", "--input"),
+    *("--largest-batch", "--search", "--input"),
     *("--data", "--as", "--out"),
 ]
 PROFILE = ["--keep", "--out"]

@@ -40,10 +40,10 @@ def search(
         memory, and the code that puts the arguments where the best layout says.
 
     Args:
-        fn: A function of arrays, or a `jax.jit` of one. If it has a parameter `mesh`, it gets the
-            mesh.
-        *args: Its arguments: trees of arrays or of `jax.ShapeDtypeStruct`, the batch last. Their
-            shardings are the own layout.
+        fn: A function of arrays, a `jax.jit` of one, or a compiled Keras model with the JAX
+            backend, for its train step. If a function has a parameter `mesh`, it gets the mesh.
+        *args: Its arguments: trees of arrays or of `jax.ShapeDtypeStruct`, the batch last; for a
+            model only the batch. Their shardings are the own layout.
         tpu: A TPU type, or several. By default, the connected one.
         meshes: The meshes to try: the sizes of their axes, as in `[(8,), (4, 2)]`, or also their
             names, as in `[{"data": 4, "model": 2}]`. By default, all with one to three axes.

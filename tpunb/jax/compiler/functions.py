@@ -85,7 +85,7 @@ def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunctio
         sizes = [array.shape[0] for array in arrays_in(batch_of(args)) if array.shape]
 
         def model_for(wanted: Target) -> tuple[Prepared, int]:
-            step = _model_step(fn, args, wanted.replicas)
+            step = model_step(fn, args, wanted.replicas)
             prepared, devices = _export(settings, layers, *step)
             layouts = unmatched_layouts(Call("", None, model=model_of(fn)))
             own = (*_notes_on_many_steps(fn, args, wanted.replicas), *map(sentence, layouts))
@@ -389,13 +389,19 @@ class _ReachedJit:
         return getattr(self._jitted, name)
 
 
-def _model_step(
-    fn: Any, args: Sequence[Any], cores: int
+def model_step(
+    fn: Any, args: Sequence[Any], cores: int, *, in_place: bool = True
 ) -> tuple[Any, list[Any], dict[str, Any], list[str]]:
     """Return a model's step as Keras compiles it, its arguments, and the names of its variables.
 
     Each core has all variables and a part of the batch, unless `keras.distribution` says
     otherwise.
+
+    Args:
+        fn: The model, or one of its methods.
+        args: Its batch.
+        cores: The cores of the TPU.
+        in_place: Whether the step leaves its variables where they are.
     """
     jax: Any = sys.modules["jax"]
     model, method = (fn, "fit") if is_model(fn) else (fn.__self__, fn.__name__)
@@ -429,7 +435,7 @@ def _model_step(
     tree_map = jax.tree_util.tree_map
     state, own = tree_map(kept, values), getattr(model, STEPS[method])
     options = {}
-    if whole and method != "predict":
+    if whole and in_place and method != "predict":
         options["out_shardings"] = (None, tree_map(lambda array: array.sharding, state))
 
     def step(state: Any, data: Any) -> Any:  # a new function: JAX keeps the model's own traces

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tpunb.jax.compiler.search.layouts import Axes, Layout
+from tpunb.jax.compiler.search.layouts import DATA, Axes, Layout
 
 
 def code_of(layout: Layout, args: Sequence[Any], names: Sequence[str]) -> str:
@@ -54,32 +54,31 @@ def keras_code_of(layout: Layout, paths: Sequence[str], axes: Sequence[Axes]) ->
 
     Args:
         layout: The layout.
-        paths: The paths of the model's variables.
-        axes: The axes of each variable.
+        paths: The paths of the model's weights. Its optimizer's variables follow them.
+        axes: The axes of each weight.
     """
     numbered = [re.sub(r"\d+", "0", path) for path in paths]
-    if len(set(numbered)) < len(set(zip(numbered, axes, strict=True))):  # the layers differ
-        numbered = list(paths)
-    rules = _rules([re.split(r"(?<=/)", path) for path in numbered], axes)
-    names, sizes = zip(*layout.mesh, strict=True)
+    # Layers that are alike have one rule, unless their layouts differ.
+    is_alike = len(set(numbered)) == len(set(zip(numbered, axes, strict=True)))
+    split = [re.split(r"(?<=/)", path) for path in (numbered if is_alike else paths)]
+    number = r"\\d+" if is_alike else r"\g<0>"
+    rules = [(re.sub(r"\d+", number, re.escape(end)), own) for end, own in _rules(split, axes)]
+    mesh = dict(layout.mesh) if DATA in dict(layout.mesh) else {DATA: 1, **dict(layout.mesh)}
+    names, sizes = tuple(mesh), tuple(mesh.values())
     return "\n".join(
         [
             "import keras",
             "",
             f"mesh = keras.distribution.DeviceMesh({sizes!r}, {_tuple(names)})",
             "layout_map = keras.distribution.LayoutMap(mesh)",
-            *(f'layout_map[r"{_pattern(end)}"] = {_tuple(own)}' for end, own in rules),
+            *(f'layout_map[r"(^|.*/){end}$"] = {_tuple(own)}' for end, own in rules),
             "keras.distribution.set_distribution(  # before the model is made",
             "    keras.distribution.ModelParallel(",
-            f'        layout_map=layout_map, batch_dim_name="{names[0]}"',
+            f'        layout_map=layout_map, batch_dim_name="{DATA}"',
             "    )",
             ")",
         ]
     )
-
-
-def _pattern(end: str) -> str:
-    return "(^|.*/)" + re.sub(r"\d+", lambda _: r"\d+", re.escape(end)) + "$"
 
 
 def _tuple(axes: Sequence[object]) -> str:

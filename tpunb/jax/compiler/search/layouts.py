@@ -128,7 +128,14 @@ def layout_of(args: Sequence[Any], mesh: Mapping[str, int], specs: Sequence[Any]
     return Layout("given", tuple(mesh.items()), tuple(axes))
 
 
-def layouts(fn: Any, args: Sequence[Any], cores: int, *, most_axes: int = 3) -> Iterator[Layout]:
+def layouts(
+    fn: Any,
+    args: Sequence[Any],
+    cores: int,
+    *,
+    most_axes: int = 3,
+    names: Sequence[str] = (),
+) -> Iterator[Layout]:
     """Yield the layouts of a call on a number of cores, without equal ones.
 
     Args:
@@ -136,12 +143,13 @@ def layouts(fn: Any, args: Sequence[Any], cores: int, *, most_axes: int = 3) -> 
         args: Its arguments: arrays or their shapes. Their own shardings do not matter.
         cores: The cores of the TPU.
         most_axes: The most axes of a mesh.
+        names: The names of the first arrays; by default, their paths in the arguments.
 
     Raises:
         CompileError: No argument has a batch, or an argument is not an array.
         Exception: The function raises this error when it is traced.
     """
-    call = _Call(fn, args)
+    call = _Call(fn, args, names)
     known = set()
     for sizes in _factorings(cores, most_axes):
         for names in _AXES[len(sizes)]:
@@ -192,13 +200,15 @@ class _Call:
     Args:
         fn: The function.
         args: Its arguments.
+        names: The names of the first arrays.
     """
 
-    def __init__(self, fn: Any, args: Sequence[Any]) -> None:
+    def __init__(self, fn: Any, args: Sequence[Any], names: Sequence[str]) -> None:
         jax: Any = sys.modules["jax"]
         paths = jax.tree_util.tree_leaves_with_path(list(args))
         self._leaves = [leaf for _, leaf in paths]
-        self._names = [_name_of(jax.tree_util.keystr(path[1:])) for path, _ in paths]
+        known = [*names, *(jax.tree_util.keystr(path[1:]) for path, _ in paths[len(names) :])]
+        self._names = list(map(_name_of, known))
         traced = traced_call(fn, args)
         self._dims = Dimensions(traced.jaxpr.jaxpr)
         # Arguments that the jit adds are before the call's own, and named ones behind them.

@@ -28,11 +28,11 @@ from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.jax.checks.dimensions import names_in
 from tpunb.jax.compiler.compare_meshes import takes_mesh
 from tpunb.jax.compiler.fits import argument_names, donation, has_scans, scans_again
-from tpunb.jax.compiler.functions import function_for
-from tpunb.jax.compiler.search.code import code_of
+from tpunb.jax.compiler.functions import function_for, model_step
+from tpunb.jax.compiler.search.code import code_of, keras_code_of
 from tpunb.jax.compiler.search.equal import compare_layouts
 from tpunb.jax.compiler.search.found import DIFFER, Found, Tried
-from tpunb.jax.compiler.search.layouts import Layout, layout_of, layouts, own_layout
+from tpunb.jax.compiler.search.layouts import FSDP, Layout, layout_of, layouts, own_layout
 from tpunb.machine.keras_internals import chooser, model_of
 
 _FOR_RANKING = 0.7
@@ -117,24 +117,41 @@ def search(
     """Search the layout of a call that fits and is fastest. `tpunb.search` has the arguments.
 
     Raises:
-        CompileError: The function is a model, or its layouts cannot be found.
+        CompileError: The layouts of the call cannot be found.
         SearchStopped: An interrupt ended the search, and a layout is known.
     """
-    if model_of(fn) is not None:
-        raise CompileError(
-            "tpunb.search searches the layouts of functions, and this is a Keras model.",
-            fix="tpunb.compile(model, x, y, tpu=[…]) compares TPU types, and tpunb.largest_batch "
-            "finds its batch. A function of the model's arrays has layouts.",
-        )
+    names: Sequence[str] = ()
+    weights: set[str] = set()
+    if (model := model_of(fn)) is not None:
+        fn, args, _, names = model_step(fn, args, 1, in_place=False)
+        weights = {weight.path for weight in model.weights}
+    variables = [(name, name in weights) for name in names]
     libtpu.start()
     with reporting(progress) as say:
-        return _LayoutSearch(fn, args, options, say).run(kinds)
+        return _LayoutSearch(fn, args, variables, options, say).run(kinds)
 
 
 class _LayoutSearch:
+    """A search.
+
+    Args:
+        fn: The function.
+        args: Its arguments.
+        variables: For a Keras model, the paths of its variables, whose arrays come first, and
+            whether they are weights.
+        options: The options.
+        say: Called with each next step.
+    """
+
     def __init__(
-        self, fn: Any, args: Sequence[Any], options: Options, say: Callable[[str], None]
+        self,
+        fn: Any,
+        args: Sequence[Any],
+        variables: Sequence[tuple[str, bool]],
+        options: Options,
+        say: Callable[[str], None],
     ) -> None:
+        self._variables = variables
         self._fn, self._args, self._options = fn, list(args), options
         self._own = own_layout(args)
         # What does not depend on the mesh is read from the function on a mesh of one core.
@@ -177,8 +194,12 @@ class _LayoutSearch:
             if specs != "auto":
                 raise CompileError(f"specs={specs!r} is unknown.", fix='Write specs="auto".')
             wanted = None if meshes is None else {tuple(_mesh(each).values()) for each in meshes}
-            for layout in layouts(self._on_a_core, self._args, cores):
-                if wanted is None or tuple(size for _, size in layout.mesh) in wanted:
+            names = [path for path, _ in self._variables]
+            for layout in layouts(self._on_a_core, self._args, cores, names=names):
+                sizes = dict(layout.mesh)
+                if FSDP in sizes and self._variables:  # Keras shards a batch along one axis only
+                    continue
+                if wanted is None or tuple(sizes.values()) in wanted:
                     yield layout
             return
         known = [_mesh(each) for each in meshes or ()]
@@ -327,7 +348,11 @@ class _LayoutSearch:
     def _code(self, variant: _Variant) -> str:
         """Return the code of a variant, to paste."""
         lines = []
-        if variant.layout is not None and not variant.is_own:
+        if variant.layout is not None and self._variables and not variant.is_own:
+            known = zip(self._variables, variant.layout.axes, strict=False)
+            weights = [(path, axes) for (path, is_weight), axes in known if is_weight]
+            lines.append(keras_code_of(variant.layout, *zip(*weights, strict=True)))
+        elif variant.layout is not None and not variant.is_own:
             lines.append(code_of(variant.layout, self._args, argument_names(self._fn, self._args)))
         if variant.remat:
             lines.append(_REMAT)
