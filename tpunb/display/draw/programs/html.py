@@ -51,7 +51,7 @@ _COLOURS = {
     "free": "rgba(128,128,128,.18)",
 }
 _TRACK = "background:rgba(128,128,128,.18);overflow:hidden;border-radius:3px"
-_SMALL = "font-size:12px;opacity:.8;margin:2px 0;white-space:pre-line"
+_SMALL = "font-size:12px;opacity:.8;margin:2px 0"
 _CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;border:0"
 _CODE = TableStyle(
     "color:inherit;border-collapse:collapse;margin:4px 0 10px;font-size:12px;max-width:100%",
@@ -146,7 +146,8 @@ def _program(program: Program, *, with_picture: bool = True) -> str:
 
 
 def _small(text: str) -> Markup:
-    return Markup(f'<div style="{_SMALL}">{escaped(text)}</div>')
+    lines = ";white-space:pre-line" if "\n" in text else ""
+    return Markup(f'<div style="{_SMALL}{lines}">{escaped(text)}</div>')
 
 
 def _memory(memory: ProgramMemory) -> Markup:
