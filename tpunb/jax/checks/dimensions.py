@@ -11,7 +11,7 @@ https://flax.readthedocs.io/en/latest/guides/parallel_training/flax_on_pjit.html
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tpunb.jax.checks.equations import programs_in, scan_counts
@@ -241,6 +241,11 @@ class Dimensions:
 def names_in(axes: object) -> tuple[str, ...]:
     """Return the mesh's axes of one dimension in a `PartitionSpec`: none, one or several."""
     return (axes,) if isinstance(axes, str) else axes if isinstance(axes, tuple) else ()
+
+
+def axes_in(spec: Iterable[object]) -> set[str]:
+    """Return the mesh's axes in a `PartitionSpec`."""
+    return {name for axes in spec for name in names_in(axes)}
 
 
 _Rule = Callable[[Dimensions, Any, list[_Dims], list[_Dims]], None]

@@ -8,7 +8,7 @@ from typing import Any
 from tpunb._util.units import byte_count
 from tpunb.errors.code_problems import Problem
 from tpunb.jax.checks.call import Call
-from tpunb.jax.checks.dimensions import Dimensions, names_in
+from tpunb.jax.checks.dimensions import Dimensions, axes_in, names_in
 from tpunb.jax.checks.equations import bytes_of
 from tpunb.jax.checks.shared_work import TARGETS, may_cut
 
@@ -24,14 +24,14 @@ def unused_axes(call: Call) -> Iterator[Problem]:
     specs = _specs(call)
     if not any(bytes_of(variable.aval) >= _LEAST for variable in call.program.jaxpr.invars):
         return
-    if specs is None or not any(map(_names_in, specs)):  # `repeated_work` says that nothing is cut
+    if specs is None or not any(map(axes_in, specs)):  # `repeated_work` says that nothing is cut
         return
-    used = set().union(*map(_names_in, specs))
+    used = set().union(*map(axes_in, specs))
     for each in call.equations:
         if each.equation.primitive.name == "shard_map":
             return
         targets = (each.equation.params.get(name) for name in TARGETS)
-        used |= set().union(*(_names_in(getattr(to, "spec", None) or ()) for to in targets))
+        used |= set().union(*(axes_in(getattr(to, "spec", None) or ()) for to in targets))
     axes = _mesh(call).shape.items() if call.multiplies else ()
     for axis, cores in axes:
         if cores > 1 and axis not in used:
@@ -51,11 +51,11 @@ def left_whole(call: Call) -> Iterator[Problem]:
     """
     variables = call.program.jaxpr.invars
     specs = (_specs(call) or [])[: len(call.shardings)]
-    used = set().union(*map(_names_in, specs))
+    used = set().union(*map(axes_in, specs))
     avals = [variable.aval for variable in variables]
     least = max(_LEAST, _SHARE * sum(map(bytes_of, avals)))
     large = [place for place, aval in enumerate(avals) if bytes_of(aval) >= least]
-    if len(specs) != len(avals) or all(used <= _names_in(specs[place]) for place in large):
+    if len(specs) != len(avals) or all(used <= axes_in(specs[place]) for place in large):
         return
     groups = Dimensions(call.program.jaxpr).arguments
     sharded = {
@@ -66,7 +66,7 @@ def left_whole(call: Call) -> Iterator[Problem]:
     }
     names = getattr(call.program.jaxpr.debug_info, "arg_names", None) or [""] * len(avals)
     for place in large:
-        for axis in sorted(used - _names_in(specs[place])):
+        for axis in sorted(used - axes_in(specs[place])):
             cores = _mesh(call).shape[axis]
             for dim, group in enumerate(groups[place]):
                 neighbour = sharded.get((axis, group))
@@ -104,7 +104,3 @@ def _specs(call: Call) -> list[Sequence[Any]] | None:
         else:
             specs.append(())
     return specs if len(meshes) == 1 else None
-
-
-def _names_in(spec: Sequence[Any]) -> set[str]:
-    return {name for axes in spec for name in names_in(axes)}

@@ -15,7 +15,14 @@ from tpunb.compiler.fit.any_batch import AnyBatch, Lowerer
 from tpunb.compiler.frameworks import arrays_in, is_keras_model
 from tpunb.compiler.program import CompileError
 from tpunb.jax.checks.equations import all_equations, programs_in, scan_counts
-from tpunb.jax.compiler.functions import batch_of, devices_of, function_for, kinds_of, traced_call
+from tpunb.jax.compiler.functions import (
+    batch_of,
+    devices_of,
+    first_place,
+    function_for,
+    kinds_of,
+    traced_call,
+)
 from tpunb.machine.keras_internals import model_of
 
 _DIVIDED_BY_ANY_MESH = 1 << 14
@@ -128,12 +135,11 @@ class _Call:
         call = traced_call(fn, args)
         self._args, self._jaxpr = args, call.jaxpr.jaxpr
         self.results = arrays_in(call.out_info)
-        # Arguments that `at_the_jit` adds are before the call's own, and named ones behind them.
-        end = len(arrays_in(call.args_info[0]))
+        start = first_place(call, args)
         self._places: list[range] = []
-        for arg in reversed(args):
-            self._places.insert(0, range(end - len(arrays_in(arg)), end))
-            end = self._places[0].start
+        for arg in args:
+            self._places.append(range(start, start + len(arrays_in(arg))))
+            start = self._places[-1].stop
 
     def returns(self, place: int) -> bool:
         """Return whether the results have all arrays of an argument, by shape and type."""

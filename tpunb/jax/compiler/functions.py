@@ -75,6 +75,14 @@ def traced_call(fn: Any, args: Sequence[Any]) -> Any:
     return at_the_jit(fn, args, lambda jitted, args, named: jitted.trace(*args, **named))
 
 
+def first_place(traced: Any, args: Sequence[Any]) -> int:
+    """Return the place of the first own array of a call among those of the traced call.
+
+    Arguments that `at_the_jit` adds are before the call's own, and named ones behind them.
+    """
+    return len(arrays_in(traced.args_info[0])) - len(arrays_in(list(args)))
+
+
 def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunction:
     """Return a JAX function for any TPU type. See `tpunb.compile` for the arguments and errors.
 

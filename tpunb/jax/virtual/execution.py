@@ -65,6 +65,11 @@ class _Program:
         self.needs = int(max(0, new) * len(program.local_devices()))
         self._makers: list[Callable[[], Any]] = []
 
+    @property
+    def is_large(self) -> bool:
+        """Whether its calls are compared with this machine's free memory."""
+        return self.needs >= host_memory.LOOKED_AT
+
     def uncomputed(self, uncomputed: Uncomputed) -> list[Any]:
         """Return results that are not computed."""
         if not all(hasattr(aval, "dtype") for aval, _ in self._kinds):
@@ -177,9 +182,7 @@ class Execution:
             return original(executed, *args)
         program = self._program_of(executed)
         uncomputed, computed = self.uncomputed, True
-        if executed.name == _PMAP and (
-            uncomputed is not None or program.needs >= host_memory.LOOKED_AT
-        ):
+        if executed.name == _PMAP and (uncomputed is not None or program.is_large):
             executed.has_host_callbacks = True  # so that JAX looks at the next call too
         if uncomputed is not None:
             computed = not any(map(uncomputed.has, args)) and self._is_computed(
@@ -191,7 +194,7 @@ class Execution:
             return self._left_out(program.uncomputed(uncomputed), executed, args)
         self._host.require(program.needs, plain_name(executed.name))
         results = original(executed, *args)
-        if program.needs >= host_memory.LOOKED_AT:
+        if program.is_large:
             arrays = (getattr(result, "_base_array", result) for result in results)
             self._host.running(arrays)
         return results
@@ -255,9 +258,7 @@ class Execution:
         executed = getattr(executable, "unsafe_call", None)
         if getattr(executed, "backend", None) is not self._client:
             return False
-        return (
-            self.uncomputed is not None or self._program_of(executed).needs >= host_memory.LOOKED_AT
-        )
+        return self.uncomputed is not None or self._program_of(executed).is_large
 
     def _put(
         self,

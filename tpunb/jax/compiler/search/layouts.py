@@ -20,9 +20,9 @@ import numpy as np
 
 from tpunb.compiler.frameworks import arrays_in
 from tpunb.compiler.program import CompileError
-from tpunb.jax.checks.dimensions import Dimensions, names_in
+from tpunb.jax.checks.dimensions import Dimensions, axes_in, names_in
 from tpunb.jax.compiler.batches import any_batch
-from tpunb.jax.compiler.functions import traced_call
+from tpunb.jax.compiler.functions import bytes_of, first_place, traced_call
 
 DATA, FSDP, MODEL = "data", "fsdp", "model"
 
@@ -88,8 +88,9 @@ class Layout:
         """Return the bytes of a call's arrays on a core: the program takes at least as many."""
         sizes = dict(self.mesh)
         return sum(
-            _bytes(leaf) // math.prod(sizes[axis] for each in axes for axis in names_in(each))
+            bytes_of([leaf]) // math.prod(sizes[axis] for axis in axes_in(axes))
             for leaf, axes in zip(arrays_in(list(args)), self.axes, strict=True)
+            if hasattr(leaf, "dtype")
         )
 
 
@@ -184,7 +185,7 @@ def _factorings(cores: int, most: int) -> Iterator[tuple[int, ...]]:
 
 def _placement(layout: Layout) -> Any:
     """Return what is equal for layouts that cut all arrays alike, whatever the axes are called."""
-    used = {name for axes in layout.axes for each in axes for name in names_in(each)}
+    used = set().union(*map(axes_in, layout.axes))
     kept = [(name, size) for name, size in layout.mesh if name in used]
     places = {name: place for place, (name, _) in enumerate(kept)}
     cuts = tuple(
@@ -211,9 +212,8 @@ class _Call:
         self._names = list(map(_name_of, known))
         traced = traced_call(fn, args)
         self._dims = Dimensions(traced.jaxpr.jaxpr)
-        # Arguments that the jit adds are before the call's own, and named ones behind them.
-        end = len(arrays_in(traced.args_info[0]))
-        self._groups = self._dims.arguments[end - len(self._leaves) : end]
+        start = first_place(traced, args)
+        self._groups = self._dims.arguments[start : start + len(self._leaves)]
         if [np.ndim(leaf) for leaf in self._leaves] != list(map(len, self._groups)):
             raise CompileError(
                 "Only a function of arrays has layouts.",
@@ -246,7 +246,7 @@ class _Call:
     def _sets(self, cores: int) -> list[frozenset[int]]:
         """Return sets of groups that can be sharded together: no weight has two of them.
 
-        The first shards the most bytes of weights.
+        The first shards the most numbers of weights.
         """
         with_group: dict[int, set[int]] = {}
         for place in self._weights:
@@ -256,7 +256,7 @@ class _Call:
 
         def cut(groups: Iterable[int]) -> int:
             places = set().union(*(with_group[group] for group in groups))
-            return sum(_bytes(self._leaves[place]) for place in places)
+            return sum(math.prod(np.shape(self._leaves[place])) for place in places)
 
         largest_first = sorted(with_group, key=lambda group: -cut([group]))
         found = []
@@ -302,7 +302,7 @@ class _Call:
         return tuple(axes)
 
     def _name(self, axes: Sequence[Axes], along: str, *, is_hybrid: bool) -> str:
-        used = {name for each in axes for axis in each for name in names_in(axis)}
+        used = set().union(*map(axes_in, axes))
         kinds = []
         if along in used:
             kinds.append("fully sharded in groups" if is_hybrid else "fully sharded")
@@ -323,8 +323,3 @@ def _name_of(path: str) -> str:
     ('layers/w1', 'out/kernel')
     """
     return "/".join(re.findall(r"\w+", path.removesuffix(".value"))[-2:])
-
-
-def _bytes(leaf: Any) -> int:
-    itemsize = getattr(getattr(leaf, "dtype", None), "itemsize", 0)
-    return int(math.prod(np.shape(leaf)) * itemsize)

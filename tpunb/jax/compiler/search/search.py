@@ -25,7 +25,7 @@ from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.ask.verdict import reporting
 from tpunb.compiler.fit.candidates import Candidate, Judged, Search
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.jax.checks.dimensions import names_in
+from tpunb.jax.checks.dimensions import axes_in
 from tpunb.jax.compiler.compare_meshes import takes_mesh
 from tpunb.jax.compiler.fits import argument_names, donation, has_scans, scans_again
 from tpunb.jax.compiler.functions import function_for, model_step
@@ -213,7 +213,7 @@ class _LayoutSearch:
         for mesh in known:
             for place, each in enumerate(specs):
                 layout = layout_of(self._args, mesh, each)
-                named = {name for axes in layout.axes for axis in axes for name in names_in(axis)}
+                named = set().union(*map(axes_in, layout.axes))
                 if missing := sorted(named - mesh.keys()):
                     raise CompileError(
                         f"specs[{place}] names the axis {missing[0]!r}, and the mesh has "
